@@ -36,6 +36,8 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
   put("short.txt", "weft");
   put_changed("gone.toml", "[\"text.txt\"]", "[\n  \"text.txt\",\n  \"gone.txt\",\n  \"empty.txt\"\n]");
   put_changed("start.toml", "[data]", "[checkpoint]\nstart_from = \"nowhere\"\n[data]");
+  put("late.jsonl", "{\"q\": \"" + std::string(200, 'q') + "\", \"a\": \"a\"}\n");
+  ASSERT_EQ(weft("data tokenize late.jsonl --prompt q --key a --tokenizer byte --no-end --output late").exit_code, 0);
   put_changed("thin.toml", "intermediate_size = 24", "intermediate_size = 1");
   ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=saved").exit_code, 0);
   const std::vector<Broken> cases = {
@@ -50,6 +52,11 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --run.directory=text.txt", "error: run.directory text.txt cannot be created: Not a directory"},
       {"run.toml --run.directory=text.txt/run", "error: run.directory text.txt/run cannot be created: Not a directory"},
       {"run.toml --run.directory=made/" + std::string(300, 'x'), "cannot be created: File name too long"},
+      {"run.toml --checkpoint.directory=text.txt",
+       "error: checkpoint.directory text.txt cannot be created: Not a directory"},
+      // What it validates.
+      {"run.toml '--validation.data=[\"late.bin\"]' --validation.batches=2",
+       "none of the 16 windows of \"late.bin\" that are read has a token that counts"},
       // What it begins with.
       {"start.toml", "start.toml:29:14: error: "},
       {"run.toml --run.directory=saved --checkpoint.resume=false",

@@ -259,7 +259,7 @@ TEST_F(DataCommand, ATextThatCannotBeEncodedIsNamedOrCounted) {
   const std::string tokenize = "data tokenize some.jsonl --tokenizer small.json --no-end --output some";
   EXPECT_NE(refused(tokenize).find("\"some.jsonl\":2: the text has the character c"), std::string::npos);
   const std::string said = ok(tokenize + " --bad-lines skip");
-  EXPECT_NE(said.find("1 lines were left out"), std::string::npos) << said;
+  EXPECT_NE(said.find("1 line was left out"), std::string::npos) << said;
   EXPECT_EQ(Json::parse(ok("data inspect some.bin --json"))["documents"], 2);
 }
 
@@ -270,8 +270,13 @@ TEST_F(DataCommand, PlainTextThatIsNotUtf8IsRefusedByPlace) {
     const std::string tokenize = "data tokenize latin.txt --tokenizer byte --output latin" + lines;
     EXPECT_NE(refused(tokenize).find("\"latin.txt\":2:3: the text is not UTF-8"), std::string::npos) << lines;
   }
+  // The beginning of a file tells whether it is text; a zero byte may come later.
+  put("zeros.txt", std::string(9000, 'a') + "\nb" + std::string(1, '\0') + "c\n");
+  EXPECT_NE(
+      refused("data tokenize zeros.txt --tokenizer byte --output z").find("\"zeros.txt\":2:2: a zero byte is no text"),
+      std::string::npos);
   const std::string said = ok("data tokenize latin.txt --tokenizer byte --output l --documents line --bad-lines skip");
-  EXPECT_NE(said.find("1 lines were left out"), std::string::npos) << said;
+  EXPECT_NE(said.find("1 line was left out"), std::string::npos) << said;
 }
 
 TEST_F(DataCommand, NamesThatAreEmptyAreRefused) {

@@ -189,8 +189,8 @@ TEST(ConfigFaults, TiedWeights) {
 TEST(ConfigFaults, WhatThisVersionCannotDo) {
   const std::vector<FaultCase> cases = {
       {"data_shard = 2", "data_shard = -1",
-       "35:14: error: parallelism.data_shard: -1 stands for what is left of the world, but with run.launch = "
-       "\"threads\" the world is the product of the degrees: write the number"},
+       "35:14: error: parallelism.data_shard: -1 stands for what is left of the world, and the world is the "
+       "product of the degrees: write the number"},
       {"parameters = \"float32\"", "parameters = \"float16\"",
        "52:14: error: precision.parameters: \"float16\" is not available in this version; use \"float32\" or "
        "\"bfloat16\""},

@@ -94,6 +94,22 @@ TEST_F(ConfigInclude, LaterFilesOfAListWin) {
   EXPECT_EQ(read_config(put("run.toml", "include = [\"a.toml\", \"b.toml\"]\n")).config.run.steps, 60);
 }
 
+// A file is read where it is first asked for: behind another of the list it would win by its place, and does not.
+TEST_F(ConfigInclude, AFileOfAListIsNotReadForOneBeforeIt) {
+  put("a.toml", config_sample::complete());
+  put("steps.toml", "[run]\nsteps = 50\n");
+  put("more.toml", "include = [\"steps.toml\"]\n[run]\nsteps = 60\n");
+  const std::string text = message(put("run.toml", "include = [\"a.toml\", \"more.toml\", \"steps.toml\"]\n"));
+  EXPECT_NE(text.find("run.toml:1:35: error: include: " + in_folder("steps.toml") + " has been read for a file before"),
+            std::string::npos)
+      << text;
+  const auto steps = [&](const std::string& list) {
+    return read_config(put("run.toml", "include = [" + list + "]\n")).config.run.steps;
+  };
+  EXPECT_EQ(steps(R"("a.toml", "steps.toml", "more.toml")"), 60);
+  EXPECT_EQ(steps(R"("a.toml", "steps.toml", "./steps.toml")"), 50);
+}
+
 TEST_F(ConfigInclude, FaultsNameTheIncludedFile) {
   put("base.toml", config_sample::with("steps = 200", "steps = 0"));
   const auto file = put("run.toml", "include = [\"base.toml\"]\n[run]\nsead = 1\n");

@@ -158,6 +158,23 @@ TEST(Conversations, CountTheTokensThatLearnedPartsTouch) {
   EXPECT_EQ(counts, expected);
 }
 
+// What the user says last is not learned, and neither is the token behind it.
+TEST(Conversations, LearnTheirEndBehindAnAnswer) {
+  const TemporaryFolder folder;
+  const std::string user = R"({"role": "user", "content": "warp"})";
+  const std::string answer = R"({"role": "assistant", "content": "weft"})";
+  write_file(folder / "t.jinja", "{% for m in messages %}{{ m.content }} {% endfor %}");
+  const ChatTemplate plain = open_chat_template((folder / "t.jinja").string(), "byte", 0);
+  const auto ends_learned = [&](const std::string& messages) {
+    write_file(folder / "chat.jsonl", "{\"messages\": [" + messages + "]}\n");
+    DocumentReader reader({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &plain});
+    return reader.next().value().ends_learned();
+  };
+  EXPECT_TRUE(ends_learned(user + ", " + answer));
+  EXPECT_FALSE(ends_learned(user + ", " + answer + ", " + user));
+  EXPECT_TRUE((Document{{{"x"}}}.ends_learned()));
+}
+
 TEST(Conversations, BadOnesAreNamed) {
   const TemporaryFolder folder;
   const ChatTemplate gemma = open_chat_template("gemma", "byte", 0);
@@ -170,6 +187,8 @@ TEST(Conversations, BadOnesAreNamed) {
             "message 2: the object has no key"},
            {R"({"messages": [|3]})", "message 1: the object has no key \"role\""},
            {R"({"messages": [{"role": "user", "content": |3}]})", "message 1: \"content\" is a number"},
+           {R"({"messages": |[{"role": "user", "content": "a"}]})",
+            "no message is learned: none has the role assistant or model"},
            {R"({"messages": |[{"role": "system", "content": "a"}]})", "gemma:1: gemma knows no role \"system\""}}) {
     std::string line = marked;
     line.erase(line.find('|'), 1);

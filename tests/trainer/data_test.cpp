@@ -265,6 +265,10 @@ TEST_F(Data, LooksForTokensOutsideTheVocabularyBeforeTheRun) {
   facts.vocab_size = 1000;
   std::ofstream(told + ".json") << format_token_facts(facts);
   EXPECT_EQ(token_file_fault(told, ids, 8), "");
+  // A prefix may end like a file of a dataset, and has facts of its own.
+  EXPECT_TRUE(find_token_facts(told + ".bin"));
+  std::ofstream(told + ".idx.idx");
+  EXPECT_FALSE(find_token_facts(told + ".idx.bin"));
 }
 
 TEST(BatchPlan, RanksTogetherReadTheGlobalBatch) {

@@ -252,6 +252,10 @@ TEST(MegatronBlend, RefusesWhatIsNoBlend) {
   const auto refusal = [](const std::vector<double>& weights) {
     return token_refusal([&] { plan_blend(weights, 10); });
   };
+  EXPECT_NE(token_refusal([] {
+              plan_blend(std::vector{1.0, 2.0}, std::int64_t{1} << 31);
+            }).find("than 2^31 - 1"),
+            std::string::npos);
   EXPECT_NE(refusal({}).find("a blend of 0 datasets"), std::string::npos);
   EXPECT_NE(refusal(std::vector<double>(32767, 1.0)).find("a blend of 32767 datasets"), std::string::npos);
   EXPECT_EQ(refusal(std::vector<double>(32766, 1.0)), "accepted");

@@ -21,6 +21,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/data/documents.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/run/start_check.h"
@@ -170,6 +171,30 @@ void add_repeated_option(CLI::App& command, const std::string& name, std::vector
 
 void refuse_given(const CLI::App& command, const char* name, const char* why) {
   if (command.count(name) > 0) fail_request("weft {}: error: {} {}", full_name(command), name, why);
+}
+
+void add_document_options(CLI::App& command, std::vector<std::string>& files, DocumentRules& rules) {
+  command.add_option("FILE", files, "texts, or .jsonl; both may be packed as .gz or .zst")->required();
+  command.add_option("--key", rules.key, "of the text in an object of JSON lines; a.b for b in a")
+      ->check(not_empty())
+      ->capture_default_str();
+  command.add_option("--documents", rules.text, "what a document is in a plain text: file, or line")
+      ->transform(
+          one_of(std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
+      ->option_text("file|line");
+  command.add_option("--bad-lines", rules.bad_lines, "JSON lines without the text: refuse, or skip")
+      ->transform(one_of(std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
+      ->option_text("refuse|skip");
+}
+
+void refuse_unread(const CLI::App& command, const DocumentReader& documents) {
+  if (!documents.has_json()) refuse_given(command, "--key", "is of JSON lines, and no FILE is named so");
+  if (!documents.has_text()) refuse_given(command, "--documents", "is of plain text, and every FILE is JSON lines");
+}
+
+void tell_skipped(const DocumentReader& documents) {
+  const std::int64_t lines = documents.skipped();
+  if (lines > 0) fmt::print("{} {} left out\n", grouped_digits(lines), lines == 1 ? "line was" : "lines were");
 }
 
 void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware) {

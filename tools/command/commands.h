@@ -15,6 +15,8 @@
 namespace weft {
 
 class CheckpointReader;
+class DocumentReader;
+struct DocumentRules;
 
 // The exit code of a run that was asked to save and exit (EX_TEMPFAIL of sysexits.h): the run should be started again.
 inline constexpr int stopped_by_signal = 75;
@@ -107,6 +109,12 @@ void add_repeated_option(CLI::App& command, const std::string& name, std::vector
                          const std::string& help);
 // Throws Error (request) if the option `name` of `command` is given, which nothing would read: "NAME why".
 void refuse_given(const CLI::App& command, const char* name, const char* why);
+// Adds FILE and the options of documents: --key, --documents and --bad-lines.
+void add_document_options(CLI::App& command, std::vector<std::string>& files, DocumentRules& rules);
+// Throws Error (request) if --key or --documents is given, and none of the files is of its kind.
+void refuse_unread(const CLI::App& command, const DocumentReader& documents);
+// Prints the number of lines that were left out, if there are any.
+void tell_skipped(const DocumentReader& documents);
 // Adds --costs and --hardware: the costs of a simulated step (given_costs.h).
 void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware);
 // Words separated by blanks. Blanks between quotes do not separate, and quotes are dropped, so

@@ -37,8 +37,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
     constexpr std::int64_t most_told = 10;
     if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
   });
-  if (!documents.has_json()) refuse_given(command, "--key", "is of JSON lines, and no FILE is named so");
-  if (!documents.has_text()) refuse_given(command, "--documents", "is of plain text, and every FILE is JSON lines");
+  refuse_unread(command, documents);
   // A conversation has the begin of its template.
   request.begin_documents = !arguments.no_begin && rules.chat == nullptr;
   request.end_documents = !arguments.no_end;
@@ -87,7 +86,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
              grouped_digits(facts.tokens), grouped_digits(facts.documents),
              static_cast<double>(text_bytes + resumed_bytes) / static_cast<double>(facts.tokens),
              static_cast<double>(text_bytes) / seconds() / 1e6);
-  if (documents.skipped() > 0) fmt::print("{} lines were left out\n", grouped_digits(documents.skipped()));
+  tell_skipped(documents);
   if (empty > 0) fmt::print("{} documents without a token were left out\n", grouped_digits(empty));
   fmt::print("train on it with data.train = [\"{}.bin\"], data.tokenizer = \"{}\", model.vocab_size = {}\n",
              request.prefix, request.tokenizer, facts.vocab_size);
@@ -98,7 +97,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
 void add_data_tokenize_command(CLI::App& data) {
   CLI::App* command = data.add_subcommand("tokenize", "texts and JSON lines as a dataset of token ids");
   const auto arguments = std::make_shared<TokenizeArguments>();
-  command->add_option("FILE", arguments->files, "texts, or .jsonl; both may be packed as .gz or .zst")->required();
+  add_document_options(*command, arguments->files, arguments->rules);
   command
       ->add_option("--tokenizer", arguments->request.tokenizer,
                    "byte, a tokenizer.json or its folder, a SentencePiece FILE.model, or a rank file of tiktoken as "
@@ -106,9 +105,6 @@ void add_data_tokenize_command(CLI::App& data) {
       ->required();
   command->add_option("--output", arguments->request.prefix, "prefix of the dataset: PREFIX.bin, .idx and .json")
       ->required();
-  command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
-      ->check(not_empty())
-      ->capture_default_str();
   CLI::Option* chat = command->add_option(
       "--chat", arguments->chat,
       "chat template, of which --key names the list of messages: tokenizer, for that of --tokenizer; chatml, llama3 or "
@@ -119,13 +115,6 @@ void add_data_tokenize_command(CLI::App& data) {
                    "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count")
       ->check(not_empty())
       ->excludes(chat);
-  command->add_option("--documents", arguments->rules.text, "what a document is in a plain text: file, or line")
-      ->transform(
-          one_of(std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
-      ->option_text("file|line");
-  command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
-      ->transform(one_of(std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
-      ->option_text("refuse|skip");
   command
       ->add_flag("--plain", arguments->plain,
                  "special tokens in the texts are characters like others: for texts that are not trusted")

@@ -59,7 +59,7 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
                  fmt::join(usual_ends, ", "));
   }
   DocumentReader documents(arguments.files, arguments.rules);
-  if (!documents.has_json()) refuse_given(command, "--key", "is of JSON lines, and no FILE is named so");
+  refuse_unread(command, documents);
   BpeTraining training(arguments.pattern);
   std::int64_t count = 0, bytes = 0;
   {
@@ -80,7 +80,7 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
   const auto tokenizer = open_tokenizer(arguments.output);
   fmt::print("{}: {} of {} documents, {}\n", arguments.output, tokenizer->description(), grouped_digits(count),
              format_bytes(bytes));
-  if (documents.skipped() > 0) fmt::print("{} lines were left out\n", grouped_digits(documents.skipped()));
+  tell_skipped(documents);
   if (tokenizer->vocab_size() < arguments.vocab_size) {
     fmt::print("the texts have no further pairs: {} tokens in place of {}\n", tokenizer->vocab_size(),
                arguments.vocab_size);
@@ -93,7 +93,7 @@ void add_data_train_tokenizer_command(CLI::App& data) {
   CLI::App* command =
       data.add_subcommand("train-tokenizer", "a byte-level BPE of one's own texts, as a tokenizer.json");
   const auto arguments = std::make_shared<LearnArguments>();
-  command->add_option("FILE", arguments->files, "texts, or .jsonl; both may be packed as .gz or .zst")->required();
+  add_document_options(*command, arguments->files, arguments->rules);
   command->add_option("--vocab-size", arguments->vocab_size, "tokens, special ones and 256 bytes among them")
       ->required();
   command->add_option("--output", arguments->output, "the tokenizer.json")->required();
@@ -108,11 +108,6 @@ void add_data_train_tokenizer_command(CLI::App& data) {
       ->add_option("--special", arguments->special,
                    "special tokens; one of a usual name, such as <|endoftext|> or </s>, ends a text")
       ->capture_default_str();
-  command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
-      ->capture_default_str();
-  command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
-      ->transform(one_of(std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
-      ->option_text("refuse|skip");
   command->callback([command, arguments] { learn_tokenizer(*command, *arguments); });
 }
 

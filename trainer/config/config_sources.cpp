@@ -19,6 +19,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* include_key = "include";
 
+fs::path canonical_path(const fs::path& file) {
+  std::error_code error;
+  return fs::weakly_canonical(file, error);
+}
+
 std::optional<std::string> try_read(const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error) || access(file.c_str(), R_OK) != 0) return std::nullopt;
@@ -81,20 +86,29 @@ class Gatherer {
   void put(ConfigEntry entry) { result.entries.insert_or_assign(entry.path, std::move(entry)); }
 
   void follow(const ConfigValue& value) {
+    const std::set<fs::path> read_before = read_;
+    fs::path last;
     for (const ConfigValue& element : elements_of(value)) {
-      if (const auto* name = std::get_if<std::string>(&element.data)) {
-        follow(element, chain_.back().parent_path() / *name);
-      } else {
+      const auto* name = std::get_if<std::string>(&element.data);
+      if (name == nullptr) {
         wrong_include(element, "expected a string, got " + describe(element));
+        continue;
       }
+      const fs::path file = chain_.back().parent_path() / *name;
+      const fs::path canonical = canonical_path(file);
+      if (canonical != last && read_.contains(canonical) && !read_before.contains(canonical)) {
+        wrong_include(element, fmt::format("{} has been read for a file before it in the list, whose values win: put "
+                                           "it first, or leave it out",
+                                           file.string()));
+      } else {
+        follow(element, file);
+      }
+      last = canonical;
     }
   }
 
   void follow(const ConfigValue& value, const fs::path& file) {
-    const auto same = [&](const fs::path& other) {
-      std::error_code error;
-      return fs::weakly_canonical(other, error) == fs::weakly_canonical(file, error);
-    };
+    const auto same = [&](const fs::path& other) { return canonical_path(other) == canonical_path(file); };
     if (std::any_of(chain_.begin(), chain_.end(), same)) {
       std::string chain;
       for (const fs::path& link : chain_) chain += link.string() + " -> ";
@@ -105,8 +119,7 @@ class Gatherer {
                                               chain_.size() + 1, file.string(), deepest_include));
     }
     // Each included file is read once: a file that many include would be read once for each way to it.
-    std::error_code error;
-    if (!read_.insert(fs::weakly_canonical(file, error)).second) return;
+    if (!read_.insert(canonical_path(file)).second) return;
     if (const auto text = try_read(file)) return add_file(file, *text);
     wrong_include(value, fmt::format("cannot read {}", file.string()));
   }

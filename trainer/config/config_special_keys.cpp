@@ -123,15 +123,15 @@ ConfigKey layers_key() {
   return key;
 }
 
-// -1 would divide a given world, but the world of one process is the product of the degrees.
+// -1 would divide a given world, but the world is the product of the degrees.
 ConfigKey data_shard_key() {
   ConfigKey key = integer_key("parallelism.data_shard", "ranks that share the parameters", degree_range,
                               fields_of(&Config::parallelism)(&Degrees::data_shard));
   key.read = [read_degree = key.read](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* degree = std::get_if<std::int64_t>(&value.data); degree && *degree == -1) {
       return {{value.place,
-               "-1 stands for what is left of the world, but with run.launch = \"threads\" the world is the product "
-               "of the degrees: write the number"}};
+               "-1 stands for what is left of the world, and the world is the product of the degrees: write the "
+               "number"}};
     }
     return read_degree(config, value);
   };

@@ -206,8 +206,9 @@ std::string reading_text(const Config& config, const TokenDataset& data) {
   for (const double each : data.order().passes(steps * sequences)) passes.push_back(fmt::format("{:.3g}", each));
   const std::string_view part = config.data.split.empty() ? "" : " over the part to train on";
   return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {} passes{}{}{}", data.tokens(),
-                     data.files(), data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens,
-                     fmt::join(passes, ", "), part, remark.empty() ? "" : "; ", remark);
+                     data.files(), data.files() == 1 ? "file" : "files", steps, tokens,
+                     static_cast<__int128>(steps) * tokens, fmt::join(passes, ", "), part, remark.empty() ? "" : "; ",
+                     remark);
 }
 
 void TokenDataset::read(std::int64_t sample, const SequenceText& to) const {

@@ -32,6 +32,8 @@ struct Document {
   std::vector<TextPart> parts;
   bool joined = false;  // the parts are encoded as one text, otherwise each by itself
   std::int64_t bytes() const;
+  // Whether the token behind it is learned: no text follows the last learned part, white space apart.
+  bool ends_learned() const;
 };
 
 // Used by one thread. Lines share its memory.

@@ -159,12 +159,15 @@ RawBatch DocumentReader::pass_over(std::int64_t texts, std::int64_t skipped, std
 std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& parser, std::string& fault) const {
   if (!json_[raw.file]) {
     const std::string_view text = raw.whole.empty() ? raw.text : std::string_view(raw.whole);
-    const auto malformed = malformed_at(text);
-    if (!malformed) return Document{{{raw.whole.empty() ? std::string(raw.text) : std::move(raw.whole)}}};
-    const std::string_view before = text.substr(0, *malformed);
+    const std::size_t zero = text.find('\0'), fault_at = std::min(malformed_at(text).value_or(zero), zero);
+    if (fault_at == std::string_view::npos) {
+      return Document{{{raw.whole.empty() ? std::string(raw.text) : std::move(raw.whole)}}};
+    }
+    const std::string_view before = text.substr(0, fault_at);
     const std::size_t begin = before.rfind('\n') + 1;  // npos + 1 is 0
     RawText at{.file = raw.file, .line = raw.line + std::ranges::count(before, '\n'), .text = {}};
-    fault = refused(at, fmt::format("{}: the text is not UTF-8", column_of(text.substr(begin), *malformed - begin)));
+    fault = refused(at, fmt::format("{}: {}", column_of(text.substr(begin), fault_at - begin),
+                                    fault_at == zero ? "a zero byte is no text" : "the text is not UTF-8"));
     return std::nullopt;
   }
   std::string of_line;

@@ -267,6 +267,10 @@ BlendPlan plan_blend(std::span<const double> weights, std::int64_t samples) {
   if (!std::isfinite(sum) || sum <= 0) {
     fail_request("the weights of the blend have the sum {}; give at least one dataset a weight above 0", sum);
   }
+  if (samples > most_order_entries) {
+    fail_request("the blend has {} samples, more than 2^31 - 1. Ask for fewer samples, or use Weft's own order",
+                 samples);
+  }
   BlendPlan plan;
   const std::vector<double> parts = divide_by_sum(weights);
   for (const double part : parts) {

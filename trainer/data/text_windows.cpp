@@ -40,11 +40,14 @@ void TextWindows::add_range(TokenRange range) {
 
 void TextWindows::keep(std::int64_t windows) {
   const std::int64_t all = count();
-  if (windows >= all) return;
+  if (windows <= 0 || windows >= all) return;
   // By rounded bounds, so that the parts add up. No part is larger than its file.
   for (std::int64_t& first : first_window_) {
     first = static_cast<std::int64_t>(static_cast<__int128>(first) * windows / all);
   }
+  if (has_target()) return;
+  fail_request("none of the {} windows of \"{}\"{} that are read has a token that counts: more batches would read more",
+               windows, files_.front().name(), others());
 }
 
 TokenPiece TextWindows::piece(std::int64_t window) const {
@@ -61,12 +64,20 @@ std::int64_t TextWindows::counted(std::int64_t window) const {
 }
 
 // Most files show a target in the first window.
-void TextWindows::require_target(std::string_view asked) const {
+bool TextWindows::has_target() const {
   for (std::int64_t window = 0; window < count(); ++window) {
-    if (counted(window) > 0) return;
+    if (counted(window) > 0) return true;
   }
-  fail_request("{}: nothing to predict: no token of \"{}\"{} counts", asked, files_.front().name(),
-               files_.size() == 1 ? "" : fmt::format(" and {} other files", files_.size() - 1));
+  return false;
+}
+
+std::string TextWindows::others() const {
+  return files_.size() == 1 ? "" : fmt::format(" and {} other files", files_.size() - 1);
+}
+
+void TextWindows::require_target(std::string_view asked) const {
+  if (has_target()) return;
+  fail_request("{}: nothing to predict: no token of \"{}\"{} counts", asked, files_.front().name(), others());
 }
 
 std::int64_t TextWindows::tokens() const {

@@ -23,8 +23,8 @@ class TextWindows {
   // split_files.
   TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary);
 
-  // Keeps `windows` windows: of each file its part by the number of its windows, to within one, from the file's first
-  // on.
+  // Keeps `windows` windows, 0 for all: of each file its part by the number of its windows, to within one, from the
+  // file's first on. Throws Error (request) if no target of these counts.
   void keep(std::int64_t windows);
   std::int64_t count() const { return first_window_.back(); }
   // The number of predicted tokens in all windows that count: those with a loss, and if documents are masked, not the
@@ -43,6 +43,8 @@ class TextWindows {
   TokenPiece piece(std::int64_t window) const;
   void add_range(TokenRange range);
   std::int64_t counted(std::int64_t window) const;
+  bool has_target() const;
+  std::string others() const;  // of the files besides the first, in words
   void require_target(std::string_view asked) const;
 
   std::vector<TokenFile> files_;

@@ -51,7 +51,9 @@ TokenFacts parse_token_facts(const std::string& text, const std::string& file) {
 std::optional<TokenFacts> find_token_facts(const std::string& name) {
   std::string prefix = name;
   for (const char* ending : {".bin", ".idx"}) {
-    if (prefix.ends_with(ending)) prefix.resize(prefix.size() - 4);
+    if (!prefix.ends_with(ending)) continue;
+    prefix.resize(prefix.size() - 4);
+    break;
   }
   const std::string file = prefix + ".json";
   std::error_code ignored;

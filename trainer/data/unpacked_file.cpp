@@ -208,8 +208,10 @@ bool UnpackedFile::next_lines(std::size_t most, std::string& bytes, std::vector<
 }
 
 std::string UnpackedFile::rest() {
-  while (fill(unpacked_piece) > 0) {
-  }
+  do {
+    if (buffer_.size() < longest_unpacked_line) continue;
+    fail_request("\"{}\": a text of 1 GiB or more as one document; --documents line makes one of each line", name_);
+  } while (fill(unpacked_piece) > 0);
   return std::move(buffer_);
 }
 

@@ -24,7 +24,7 @@ class UnpackedFile {
   bool next_lines(std::size_t most, std::string& bytes, std::vector<std::string_view>& lines);
   // For parsers that read a little ahead.
   static constexpr std::size_t padding = 64;
-  // The rest of the file.
+  // The rest of the file. Throws Error (request), `"name": why`, if it has 1 GiB or more.
   std::string rest();
 
   const std::string& name() const { return name_; }

@@ -84,9 +84,8 @@ HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t most)
 HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t most, const TextVocabulary& vocabulary,
                                const std::function<TextWindows(const TextVocabulary&)>& open)
     : windows_(open(vocabulary)), config_(config) {
-  if (most > 0) windows_.keep(most);
+  windows_.keep(most);
   targets_ = windows_.tokens();
-  if (targets_ == 0) fail_request("the {} windows of held-out text have no target that counts", windows_.count());
   bytes_ = text_bytes(windows_, config.training.sequence_length, config.held_out_parts(), vocabulary);
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;

@@ -161,16 +161,16 @@ RunLock::RunLock(const std::filesystem::path& directory, const char* key) {
   }
 }
 
-std::string run_directory_fault(const std::filesystem::path& path) {
+std::string folder_fault(const std::filesystem::path& path, std::string_view key) {
   std::error_code unknown;
   if (std::filesystem::exists(path / manifest_name, unknown)) {
     return fmt::format(
-        "run.directory {} is a checkpoint, and a run would write over its files: name another, and to begin "
-        "with these weights checkpoint.start_from = \"{}\"",
-        path.string(), path.string());
+        "{0} {1} is a checkpoint, and a run would write over its files: name another, and to begin "
+        "with these weights checkpoint.start_from = \"{1}\"",
+        key, path.string());
   }
   const auto text = [&](const std::string& why) {
-    return fmt::format("run.directory {} cannot be created: {}", path.string(), why);
+    return fmt::format("{} {} cannot be created: {}", key, path.string(), why);
   };
   std::error_code error;
   std::filesystem::path there = std::filesystem::absolute(path);

@@ -72,7 +72,6 @@ class RunLock {
   bool held_ = false;
 };
 
-
 // The measurements of a run over its steps, for the summary.
 struct RunFigures {
   RunTotals totals;                              // of the steps of this process, without those before the checkpoint
@@ -93,8 +92,8 @@ struct RunRecord {
   std::optional<RunHashes> hashes = {};
 };
 
-// The reason why the directory cannot be created or written to; empty if it can. The check creates nothing.
-std::string run_directory_fault(const std::filesystem::path& path);
+// The reason why the folder that `key` names cannot be created or written to; empty if it can. Creates nothing.
+std::string folder_fault(const std::filesystem::path& path, std::string_view key);
 
 class RunDirectory {
  public:

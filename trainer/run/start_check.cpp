@@ -65,10 +65,11 @@ std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::option
   }
   const auto held_out = refusal_of([&] {
     const ValidationConfig& validation = config.validation;
+    const std::int64_t most = validation.batches * config.training.global_batch_size;
     if (!validation.data.empty()) {
-      TextWindows(validation.data, length, vocabulary, config.data.documents, "validation.data");
+      TextWindows(validation.data, length, vocabulary, config.data.documents, "validation.data").keep(most);
     } else if (validation.split && readable) {
-      TextWindows(config.data, length, vocabulary);
+      TextWindows(config.data, length, vocabulary).keep(most);
     }
   });
   if (held_out) faults.push_back(placed(resolved, {"validation.data", "validation.split"}, *held_out));
@@ -96,8 +97,12 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
   if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
   std::optional<TokenDataset> data;
   std::vector<std::string> faults = data_faults(resolved, data);
-  if (const std::string fault = run_directory_fault(config.run.directory); !fault.empty()) {
-    faults.push_back(placed(resolved, {"run.directory"}, fault));
+  for (const auto& [key, folder] : {std::pair("run.directory", config.run.directory),
+                                    std::pair("checkpoint.directory", config.checkpoint_directory())}) {
+    const std::string fault = folder_fault(folder, key);
+    if (fault.empty()) continue;
+    faults.push_back(placed(resolved, {key}, fault));
+    break;  // without run.directory there is no folder in it
   }
   if (const auto refused = data ? refusal_of([&] { require_usable_start(config, *data); }) : std::nullopt) {
     faults.push_back(placed(resolved, keys_of_start(*refused), *refused));
