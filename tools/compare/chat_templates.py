@@ -52,6 +52,9 @@ VARIABLES = {
     "no": False, "three": 3, "minus": -3, "half": 2.5, "one": 1.0, "list": [1, 2, 3], "nothing": [], "words": ["a", "b", "c"],
     "dict": {"b": 1, "a": [True, None, "x\"\u007f/"], "items": 5}, "people": [{"role": "user", "n": 1}, {"role": "tool", "n": 2},
                                                                            {"n": 3}],
+    "floats": [1735689600123456.0, 1e15, 1000000000000000.125, -9999999999999998.0, 1e16, 1.5e-4, 1e-4, 9.5e-5, 1e-5, -1.5e300,
+               5e-324, 0.1, -0.0, 123456789012345680.0, 86442447016390.38],
+    "calls": [{"f": {"name": "a", "0": "zero"}, "l": ["x", {"n": 1}]}, {"f": {"name": " b "}, "l": []}],
 }
 PIECES = """
 {{ 1 + 2 * 3 - 4 }}
@@ -122,6 +125,19 @@ a {%- if yes %} b {%- endif %} c {{- 1 }} d {{ 2 -}} e
 {% if yes -%} a {%- endif -%} b {% if yes +%} c{% endif %} {{- 'x' -}} d
 {{ [1, 2,] | tojson }} {{ {'a': 1,} | tojson }} {{ (three) }} {{ [[1], [2, 3]][1][0] }} {{ {'}}': '%}'}['}}'] }}
 {{ (list + [4]) | tojson }} {{ [1] == [1] }} {{ {'a': 1} == {'a': 1} }} {{ none == none }} {{ missing == other }}
+{{ words | map('upper') | join(',') }} {{ [' a ', 'b'] | map('trim') | list | tojson }} {{ words | map('replace', 'a', 'x') | join }} {{ ['', 'a'] | map('default', 'x', boolean=true) | join }}
+{{ [words, list] | map('join', '-') | join(',') }} {{ [words] | map('length') | first }} {{ 'ab' | map('upper') | join }} {{ missing | map('trim') | list | length }} {{ list | map('string') | list | tojson }}
+{{ calls | map(attribute='f.name') | join }} {{ calls | map(attribute='l.0') | first }} {{ calls[:1] | map(attribute='l.1.n') | first }} {{ calls | map(attribute='l.00') | first }} {{ calls | map(attribute='f.0') | map('default', 'none') | first }}
+{{ people | map(attribute='role', default='none') | join(',') }} {{ calls | map(attribute='x.y', default='d') | join }} {{ calls | map(attribute='l.99999999999999999999', default='d') | join }} {{ people | map(attribute='role', default=none) | join(',') }}
+{{ calls | selectattr('f.name', 'equalto', 'a') | list | length }} {{ calls | rejectattr('f.name', 'equalto', 'a') | map(attribute='f.name') | first }} {{ calls | selectattr('l.1') | list | length }}
+{{ 'yes' if people | selectattr('role', 'equalto', 'system') else 'no' }} {{ 'yes' if people | selectattr('role', 'equalto', 'system') | list else 'no' }} {{ 'yes' if nothing | reverse else 'no' }} {{ 'yes' if missing | map('trim') else 'no' }} {{ 'yes' if {} | items }}
+{{ words | map('upper') | first }} {{ words | reverse | first }} {{ words | map('upper') | reverse | length }} {{ words | reverse | reverse | last }} {{ people | selectattr('role') | reverse | map(attribute='role') | join }}
+{{ 'a' in words | map('trim') }} {{ 'x' in words | reverse }} {{ words == words | reverse }} {{ words | select is iterable }} {{ words | select is sequence }} {{ words | reverse is string }} {{ words | reverse is defined }} {{ words | select is mapping }}
+{% for m in people | selectattr('role') %}{{ m.role }}{{ loop.index }}{{ loop.last }}{% endfor %}{% for m in people | reverse if m.role %}{{ m.n }}{% endfor %}{% set a = words | select %}{% if a %}{{ a | join }}{% endif %}{% for k, v in dict | items | reverse %}{{ k }}{% endfor %}
+{{ dict.items() | length }} {{ 'yes' if dict.items() }}{{ 'yes' if {}.items() else 'no' }} {{ dict.keys() | last }} {{ dict.keys() | first }} {{ dict.keys() | reverse | join }} {{ 'b' in dict.keys() }} {{ dict.keys() is sequence }} {{ dict.values() is iterable }} {{ [] == dict.keys() }}
+{% set k = dict.keys() %}{{ k | join }}{{ k | join }}{{ k | list | tojson }} {{ dict.items() | list | tojson }} {{ dict | items | first | tojson }} {{ dict | first }} {{ dict | last }} {{ missing | first }} {{ missing | last }} {{ {} | first is defined }}
+{{ list.append is defined }} {{ text.content is defined }} {{ dict.get('keys') }} {{ dict.get('keys', 3) }} {{ 1 in dict }} {{ none in dict }} {{ missing in dict }} {{ [] in [[]] }} {{ 1 | safe is string }}
+{% for x in floats %}{{ x }} {{ x | tojson }} {% endfor %}{{ floats | tojson }}
 {{ 3 * 4 }} {{ 'x' if 'a' in 'abc' and not no else 'y' }} {{ 10 - 2 - 3 }} {{ 2 * 3 % 4 }}
 {{ text.foo is defined }} {{ list.foo is defined }} {{ three.foo is defined }} {{ none.foo is defined }} {{ dict[1] is defined }}
 {% generation %}a{{ three }}{% endgeneration %}{{ wide }}{% for x in words %}{% generation %}{{ wide }}{% set y = 3 %}{% endgeneration %}{{ y is defined }}{% endfor %}
@@ -184,6 +200,30 @@ REFUSED = """
 {{ f(a=1, 2) }}
 {% for x in list %}{% generation %}{% break %}{% endgeneration %}{% endfor %}
 {{ dict.b.c.d }}
+{{ words | map() | list }}
+{{ people | map('role') | list }}
+{{ people | map(attribute='role', other=1) | list }}
+{{ people | map(attribute='x.y') | list }}
+{{ words | map('upper', attribute='x') | list }}
+{{ people | selectattr(attribute='role') | list }}
+{{ list | select('odd', x=1) | list }}
+{{ words | select | length }}
+{{ words | reverse | length }}
+{{ words | select | last }}
+{{ words | reverse | tojson }}
+{{ (words | reverse) + words }}
+{{ (words | map('trim'))[1:] }}
+{{ (people | reverse)[0].role }}
+{{ dict | items | length }}
+{{ dict.keys() | tojson }}
+{{ dict.keys() + [1] }}
+{{ [1] in dict.keys() }}
+{{ dict.get([1]) }}
+{{ [1] in dict }}
+{{ {} not in dict }}
+{{ none | first }}
+{{ three | first }}
+{{ three | last }}
 {% macro r() %}{{ r() }}{% endmacro %}{{ r() }}
 """.strip("\n").split("\n")
 

@@ -207,7 +207,7 @@ Value Interpreter::postfixed(Value of) {
       const bool method = is("(");
       Arguments all = method ? arguments() : Arguments();
       if (!running_) continue;
-      if (!method && is_method(name, *of)) fail_request("the method '{}' is used as a value", name);
+      if (!method) refuse_method(name, *of);
       of = method ? applied(FunctionKind::method, name, of, std::move(all), budget_) : item_of(of, name);
     } else {
       return of;

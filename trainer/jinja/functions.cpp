@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 
 #include "parallel/runtime/error.h"
@@ -78,21 +79,47 @@ std::vector<std::string> texts_of(const Value& items, Budget& budget) {
   return texts;
 }
 
+Value generator_of(const Value& list) {
+  return std::make_shared<const Iterable>(list, true);
+}
+Value view_of(const Value& list) {
+  return std::make_shared<const Iterable>(list, false);
+}
+
+// The attribute "a.0.b" of an item, part by part; `otherwise`, unless it is none, stands for undefined parts.
+Value attribute_of(Value item, std::string_view path, const Value& otherwise, Budget& budget) {
+  for (const std::string_view part : cut(path, ".", -1, budget)) {
+    std::int64_t place = INT64_MAX;  // stays where digits are too many
+    const bool digits = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    if (digits) std::from_chars(part.data(), part.data() + part.size(), place);
+    item = item_of(item, digits ? Json(place) : Json(part));
+    if (item->is_discarded() && !otherwise->is_null()) item = otherwise;
+  }
+  return item;
+}
+
 // selectattr("a", "test", ...) and its like: items whose attribute passes the test, or does not; without attr, items
-// that do themselves. map(attribute="a"): the attributes.
+// that do themselves. map("filter", ...): their results. map(attribute="a", default=b): the attributes.
 Value selected(const std::string& name, const Value& of, Arguments& a, Budget& budget) {
-  const bool map = name == "map";
-  const Value attribute = map || name.ends_with("attr") ? a("attribute") : nullptr, test = map ? nullptr : a("test");
+  const bool map = name == "map", attributes = map ? a.given.empty() : name.ends_with("attr");
+  const Value attribute = attributes ? a(map ? "attribute" : "") : nullptr;
+  const Value otherwise = map && attributes ? a("default") : made(nullptr);
+  const Value function = a.places < a.given.size() ? a("") : nullptr;
+  if (attributes && attribute->is_discarded()) fail_request("'{}' lacks its first argument", name);
+  if (map && !attributes && text_in(*function) == "map") fail_request("Weft runs no 'map' by a 'map'");
   Arguments rest;
   while (a.places < a.given.size()) rest.given.push_back(a(""));
+  if (function != nullptr) rest.named.swap(a.named);
   std::vector<Value> kept;
   for (const Value& item : items_of(of, budget)) {
     budget.spend(Budget::item);
-    Value judged = attribute == nullptr ? item : item_of(item, text_in(*attribute));
-    if (!map && !test->is_discarded()) judged = applied(FunctionKind::test, text_in(*test), judged, rest, budget);
+    Value judged = attributes ? attribute_of(item, text_in(*attribute), otherwise, budget) : item;
+    if (function != nullptr) {
+      judged = applied(map ? FunctionKind::filter : FunctionKind::test, text_in(*function), judged, rest, budget);
+    }
     if (map || is_true(*judged) == name.starts_with("select")) kept.push_back(map ? judged : item);
   }
-  return list_of(kept, budget);
+  return generator_of(list_of(kept, budget));
 }
 
 // The common parts of filters and methods of texts; nothing for another name.
@@ -136,16 +163,17 @@ Value text_method(const std::string& name, const std::string& text, Arguments& a
 }
 
 Value dict_method(const std::string& name, const Value& of, Arguments& a, Budget& budget) {
-  if (name == "items") return pairs_of(*of, budget);
-  if (name == "keys") return list_of(items_of(of, budget), budget);
+  if (name == "items") return view_of(pairs_of(*of, budget));
+  if (name == "keys") return view_of(list_of(items_of(of, budget), budget));
   if (name == "values") {
     std::vector<Value> values;
     for (const auto& [key, value] : of->items()) values.emplace_back(of, &value);
-    return list_of(values, budget);
+    return view_of(list_of(values, budget));
   }
   if (name != "get") return nullptr;
-  const Value key = a("key"), otherwise = a("default"), found = item_of(of, *key);
-  return !found->is_discarded() ? found : otherwise->is_discarded() ? made(nullptr) : otherwise;
+  const Value key = a("key"), otherwise = a("default");
+  if (contains(of, *key, budget)) return item_of(of, *key);
+  return otherwise->is_discarded() ? made(nullptr) : otherwise;
 }
 
 Value filter_result(const std::string& name, const Value& of, Arguments& a, Budget& budget) {
@@ -156,25 +184,32 @@ Value filter_result(const std::string& name, const Value& of, Arguments& a, Budg
     const bool missing = of->is_discarded() || (is_true(*a("boolean")) && !is_true(*of));
     return !missing ? of : otherwise->is_discarded() ? made("") : otherwise;
   }
-  if (name == "items") return pairs_of(*of, budget);
+  if (name == "items") return generator_of(pairs_of(*of, budget));
+  const Iterable* iterable = iterable_in(*of);
+  const bool once = iterable != nullptr && iterable->once;
   if (name == "length" || name == "count") {
     if (of->is_string()) return made(characters_of(text_in(*of)).size());
+    if (iterable != nullptr && !once) return made(iterable->list->size());
     if (!of->is_structured() && !of->is_discarded()) fail_request("{} has no length", type_name(*of));
     return made(of->is_structured() ? of->size() : 0);
   }
   if (name == "list") return list_of(items_of(of, budget), budget);
-  if ((name == "first" || name == "last") && !of->is_object()) return item_of(of, name == "first" ? 0 : -1);
-  if (name == "reverse") return slice_of(of, nullptr, nullptr, -1, budget);
+  if (name == "first" || name == "reverse" || (name == "last" && !once)) {
+    Value all = unwrapped(of);
+    if (!all->is_string() && !all->is_array()) all = list_of(items_of(all, budget), budget);
+    if (name != "reverse") return item_of(all, name == "first" ? 0 : -1);
+    const Value reversed = slice_of(all, nullptr, nullptr, -1, budget);
+    return of->is_string() || once ? reversed : generator_of(reversed);
+  }
   if (name == "join") return joined(texts_of(of, budget), text_of(*a("d")), budget);
   if (name == "tojson") {
     if (is_true(*a("ensure_ascii"))) fail_request("Weft does not write ensure_ascii");
     return made(json_text(*of, budget));
   }
-  if (name == "safe") return of;
-  if (name == "string") return made(text_of(*of));
+  if (name == "safe" || name == "string") return made(text_of(*of));
   if (name == "trim") return stripped(text_of(*of), *a("chars"), true, true);
   if (name == "title") return in_case(text_of(*of), name);
-  return of->is_structured() ? nullptr : changed(name, text_of(*of), a, budget);
+  return of->is_structured() || of->is_binary() ? nullptr : changed(name, text_of(*of), a, budget);
 }
 
 Value test_result(const std::string& name, const Value& of, Arguments& a, Budget& budget) {
@@ -184,7 +219,8 @@ Value test_result(const std::string& name, const Value& of, Arguments& a, Budget
   if (name == "string") return made(of->is_string());
   if (name == "mapping") return made(of->is_object());
   if (name == "sequence" || name == "iterable")
-    return made(of->is_string() || of->is_structured() || of->is_discarded());
+    return made(of->is_string() || of->is_structured() || of->is_discarded() ||
+                (name == "iterable" && iterable_in(*of) != nullptr));
   if (name == "boolean") return made(of->is_boolean());
   if (name == "true" || name == "false") return made(of->is_boolean() && is_true(*of) == (name == "true"));
   if (name == "number") return made(of->is_number() || of->is_boolean());
@@ -223,12 +259,6 @@ Value applied(FunctionKind kind, const std::string& name, const Value& of, Argum
     fail_request("Weft knows no {} '{}' of {}", kinds[static_cast<std::size_t>(kind)], name, type_name(*of));
   arguments.finish(name);
   return result;
-}
-
-bool is_method(std::string_view name, const Json& of) {
-  constexpr std::array<std::string_view, 10> methods = {"clear", "copy",    "get",        "items",  "keys",
-                                                        "pop",   "popitem", "setdefault", "update", "values"};
-  return of.is_object() && std::ranges::find(methods, name) != methods.end();
 }
 
 }  // namespace weft::jinja

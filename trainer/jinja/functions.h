@@ -30,7 +30,5 @@ enum class FunctionKind { filter, test, method };
 // `of | name(arguments)`, `of is name(arguments)` or `of.name(arguments)`. Throws Error (request) for names and
 // arguments that Weft does not know, and for values of other types.
 Value applied(FunctionKind kind, const std::string& name, const Value& of, Arguments arguments, Budget& budget);
-// Whether of.name is a method, whatever the members of `of`.
-bool is_method(std::string_view name, const Json& of);
 
 }  // namespace weft::jinja

@@ -15,6 +15,7 @@ void Budget::spend(std::size_t bytes) {
 
 void Budget::spend_copy(const Json& json, int depth) {
   constexpr int deepest_value = 300;  // lines of JSON have 256
+  if (json.is_binary()) fail_request("{} is put in a list or a dict, or compared", type_name(json));
   if (depth > deepest_value) fail_request("lists and dicts are nested deeper than {} levels", deepest_value);
   spend(item + (json.is_string() ? text_in(json).size() : 0));
   if (!json.is_structured()) return;
@@ -24,7 +25,21 @@ void Budget::spend_copy(const Json& json, int depth) {
   }
 }
 
+const Iterable* iterable_in(const Json& json) {
+  const bool iterable = json.is_binary() && json.get_binary().has_subtype();
+  return iterable ? static_cast<const Iterable*>(&json) : nullptr;
+}
+
+Value unwrapped(const Value& value) {
+  const Iterable* iterable = iterable_in(*value);
+  if (iterable == nullptr) return value;
+  if (iterable->used) fail_request("a generator is gone over again; 'list' makes a list of one");
+  iterable->used = iterable->once;
+  return iterable->list;
+}
+
 std::string_view type_name(const Json& json) {
+  if (const Iterable* iterable = iterable_in(json)) return iterable->once ? "a generator" : "a view of a dict";
   if (json.is_discarded()) return "an undefined value";
   if (json.is_null()) return "none";
   if (json.is_string()) return "a text";
@@ -33,6 +48,7 @@ std::string_view type_name(const Json& json) {
 }
 
 bool is_true(const Json& json) {
+  if (const Iterable* iterable = iterable_in(json)) return iterable->once || !iterable->list->empty();
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number()) return json.get<double>() != 0;
   if (json.is_string()) return !text_in(json).empty();
@@ -60,12 +76,14 @@ std::string text_of(const Json& json) {
   if (json.is_null()) return "None";
   if (json.is_boolean()) return json.get<bool>() ? "True" : "False";
   if (!json.is_number()) fail_request("{} is printed; of lists and dicts, tojson makes a text", type_name(json));
-  return json.dump();
+  if (!json.is_number_float()) return json.dump();
+  std::string text = fmt::format("{}", json.get<double>());  // with an exponent where Python's repr has one
+  return text.find_first_of(".e") == text.npos ? text + ".0" : text;
 }
 
 std::string json_text(const Json& json, Budget& budget) {
   if (json.is_discarded() || json.is_binary()) fail_request("{} is no JSON", type_name(json));
-  if (!json.is_structured()) return json.dump();
+  if (!json.is_structured()) return json.is_number() ? text_of(json) : json.dump();
   std::string text = json.is_array() ? "[" : "{";
   for (const auto& [key, part] : json.items()) {
     if (text.size() > 1) text += ", ";
@@ -86,6 +104,7 @@ std::vector<std::string_view> characters_of(std::string_view text) {
 
 std::vector<Value> items_of(const Value& value, Budget& budget) {
   std::vector<Value> items;
+  if (iterable_in(*value) != nullptr) return items_of(unwrapped(value), budget);
   if (value->is_array()) {
     for (const Json& item : *value) items.emplace_back(value, &item);
   } else if (value->is_object()) {
@@ -108,12 +127,26 @@ Value list_of(const std::vector<Value>& items, Budget& budget) {
   return made(std::move(list));
 }
 
-Value item_of(const Value& of, const Json& key) {
-  if (of->is_discarded()) fail_request("{} of an undefined value is read", key.dump());
-  if (of->is_object() && key.is_string()) {
-    const auto found = of->find(text_in(key));
-    return found == of->end() ? undefined() : Value(of, &*found);
+void refuse_method(std::string_view name, const Json& of) {
+  std::string_view all;
+  if (of.is_string()) {
+    all =
+        " capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha "
+        "isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust "
+        "lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit "
+        "rstrip split splitlines startswith strip swapcase title translate upper zfill ";
   }
+  if (of.is_object()) all = " clear copy fromkeys get items keys pop popitem setdefault update values ";
+  if (of.is_array()) all = " copy count index ";  // the sandbox of transformers hides those that change a list
+  if (all.find(fmt::format(" {} ", name)) != all.npos) fail_request("the method '{}' is used as a value", name);
+}
+
+Value item_of(const Value& of, const Json& key) {
+  if (of->is_discarded() || of->is_binary()) fail_request("{} of {} is read", key.dump(), type_name(*of));
+  if (of->is_object() && key.is_string()) {
+    if (const auto found = of->find(text_in(key)); found != of->end()) return Value(of, &*found);
+  }
+  if (key.is_string()) refuse_method(text_in(key), *of);
   if (!key.is_number_integer() || !(of->is_array() || of->is_string())) return undefined();
   const auto characters = of->is_string() ? characters_of(text_in(*of)) : std::vector<std::string_view>();
   const std::int64_t count = of->is_string() ? std::ssize(characters) : static_cast<std::int64_t>(of->size());
@@ -152,6 +185,9 @@ bool is_equal(const Json& left, const Json& right, Budget& budget) {
 }
 
 bool contains(const Value& all, const Json& part, Budget& budget) {
+  const Iterable* iterable = iterable_in(*all);
+  const bool hashed = all->is_object() || (iterable != nullptr && !iterable->once);
+  if (hashed && part.is_structured()) fail_request("{} is looked up in {}", type_name(part), type_name(*all));
   if (all->is_object()) return part.is_string() && all->contains(text_in(part));
   if (all->is_string()) {
     budget.spend(text_in(*all).size() * (1 + text_in(part).size() / 16));

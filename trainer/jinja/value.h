@@ -13,8 +13,17 @@
 namespace weft::jinja {
 
 using Json = nlohmann::ordered_json;
-// Shared with the whole that it is a part of. Undefined values are discarded JSON, functions are binary.
+// Shared with the whole that it is a part of. Undefined values are discarded JSON, functions and iterables are binary.
 using Value = std::shared_ptr<const Json>;
+
+// Items that are no list: a generator, gone over once, or a view of a dict. Neither has places, is compared or stands
+// in a list. It is binary with a subtype, by which iterable_in knows it, and never copied.
+struct Iterable : Json {
+  Iterable(Value items, bool generator) : Json(binary({}, 0)), list(std::move(items)), once(generator) {}
+  Value list;
+  bool once;
+  mutable bool used = false;  // of a generator
+};
 
 inline Value made(Json json) {
   return std::make_shared<const Json>(std::move(json));
@@ -30,9 +39,13 @@ struct Budget {
   std::int64_t left;
   // Throws Error (request) where nothing is left.
   void spend(std::size_t bytes);
-  // Of a copy. Throws for depths at which copies overflow the stack, too.
+  // Of a copy. Throws for depths at which copies overflow the stack, and for functions and iterables, too.
   void spend_copy(const Json& json, int depth = 0);
 };
+
+const Iterable* iterable_in(const Json& json);  // null for other values
+// The list of an iterable, and other values themselves. Throws Error (request) for a generator that is used again.
+Value unwrapped(const Value& value);
 
 std::string_view type_name(const Json& json);  // with its article, for messages
 bool is_true(const Json& json);
@@ -44,10 +57,12 @@ std::string text_of(const Json& json);                              // as Python
 std::string json_text(const Json& json, Budget& budget);            // as json.dumps writes it without ensure_ascii
 
 std::vector<std::string_view> characters_of(std::string_view text);
-// The items of a loop: those of a list, keys of a dict, characters of a text; nothing of an undefined value.
+// The items of a loop: of lists and iterables, keys of a dict, characters of a text; nothing of an undefined value.
 std::vector<Value> items_of(const Value& value, Budget& budget);
 Value list_of(const std::vector<Value>& items, Budget& budget);
 
+// Throws Error (request) if of.name is a method, whatever the members of `of`.
+void refuse_method(std::string_view name, const Json& of);
 // of[key], undefined if there is none, and of[begin:end:step].
 Value item_of(const Value& of, const Json& key);
 Value slice_of(const Value& of, const Json& begin, const Json& end, const Json& step, Budget& budget);
