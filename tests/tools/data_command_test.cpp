@@ -405,7 +405,7 @@ TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
             std::string::npos);
   EXPECT_EQ(bytes_of("tok.json.partial"), "mine");
   std::filesystem::remove(folder_ / "tok.json.partial");
-  EXPECT_NE(ok(learn + "tok.json --vocab-size 260 --bad-lines skip").find("1 lines were left out"), std::string::npos);
+  EXPECT_NE(ok(learn + "tok.json --vocab-size 260 --bad-lines skip").find("1 line was left out"), std::string::npos);
 }
 
 TEST_F(DataCommand, ABadLineIsNamedOrCounted) {

@@ -244,6 +244,46 @@ TEST(Validation, KeepsTheBestCheckpoint) {
   EXPECT_EQ(resolve_checkpoint(folder.path() / "best").step, best->step);
 }
 
+// The newest checkpoint, which is the best, is damaged. Of the older ones the best stays, and none that comes later and
+// is worse takes its place.
+TEST(Validation, ABestThatIsPassedOverLeavesTheOneBefore) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  const TemporaryFolder folder;
+  Config config = keeping_best(text, folder.path(), 3, 1);
+  config.checkpoint.keep_latest = 2;
+  const auto losses = validations_of(config);
+  ASSERT_LT(losses.at(3).loss, losses.at(2).loss);
+  ASSERT_LT(losses.at(2).loss, losses.at(1).loss);
+  for (const auto& file : std::filesystem::directory_iterator(folder.path() / checkpoint_name(3))) {
+    if (file.path().extension() == ".safetensors") std::filesystem::resize_file(file, 100);
+  }
+  config.optimizer.learning_rate = 3.0;
+  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 3.0;
+  config.run.steps = 5;
+  for (const auto& [step, validation] : validations_of(config)) EXPECT_GT(validation.loss, losses.at(2).loss) << step;
+  EXPECT_EQ(find_best(folder.path()).value().step, 2);
+  EXPECT_EQ(find_best(folder.path()).value().loss, losses.at(2).loss);
+}
+
+// A checkpoint that is in place counts, though a name beside it could not be written.
+TEST(Validation, ABestIsOneWhateverFailsBehindIt) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  const TemporaryFolder folder;
+  Config config = keeping_best(text, folder.path(), 4, 1);
+  config.checkpoint.keep_latest = 0;
+  config.optimizer.learning_rate = 3.0;
+  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 3.0;
+  const auto losses = validations_of(config);
+  const auto least = std::ranges::min_element(losses, {}, [](const auto& entry) { return entry.second.loss; });
+  ASSERT_LT(least->first, 4);
+  config.checkpoint.directory = (folder / "again").string();
+  std::filesystem::create_directories(folder / "again" / "latest_checkpointed_iteration.txt");
+  EXPECT_THROW(run_steps(config, {}, {}, {}), Error);
+  EXPECT_EQ(find_best(folder / "again").value().step, least->first);
+}
+
 // Of an open file; empty if it has none.
 std::string path_of(int file) {
   std::error_code none;

@@ -225,11 +225,11 @@ void name_best(const fs::path& directory, const BestCheckpoint& best) {
   const auto line = [](const BestCheckpoint& one) {
     return fmt::format("{} {} {}\n", checkpoint_name(one.step), one.loss, one.held_out);
   };
-  const std::optional<BestCheckpoint> before = find_best(directory);
-  replace_file(directory / best_name, line(best) + (before && before->step != best.step ? line(*before) : ""));
+  const std::optional<BestCheckpoint> before = find_best(directory, best.step - 1);
+  replace_file(directory / best_name, line(best) + (before ? line(*before) : ""));
 }
 
-std::optional<BestCheckpoint> find_best(const fs::path& directory) {
+std::optional<BestCheckpoint> find_best(const fs::path& directory, std::int64_t newest) {
   std::ifstream file(directory / best_name);
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -239,7 +239,8 @@ std::optional<BestCheckpoint> find_best(const fs::path& directory) {
     words >> held_out;  // older files have none
     const auto step = named_step(name);
     std::error_code error;
-    if (step && fs::exists(directory / name / manifest_name, error)) return BestCheckpoint{*step, loss, held_out};
+    if (!step || *step > newest || !fs::exists(directory / name / manifest_name, error)) continue;
+    return BestCheckpoint{*step, loss, held_out};
   }
   return std::nullopt;
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -75,10 +76,11 @@ struct BestCheckpoint {
   std::string held_out = {};  // checksum of the contents of the held-out text; empty if unknown
   bool operator==(const BestCheckpoint&) const = default;
 };
-// Writes `best`; the one found so far becomes its second line. Throws Error (failure).
+// Writes `best`; the one found so far among earlier steps becomes its second line. Throws Error (failure).
 void name_best(const std::filesystem::path& directory, const BestCheckpoint& best);
-// The first in `best` whose checkpoint is there.
-std::optional<BestCheckpoint> find_best(const std::filesystem::path& directory);
+// The first in `best` whose checkpoint is there, of those up to step `newest`.
+std::optional<BestCheckpoint> find_best(const std::filesystem::path& directory,
+                                        std::int64_t newest = std::numeric_limits<std::int64_t>::max());
 
 // The checkpoints of `complete` (newest first) to remove. Kept are the newest `keep_latest`, those with a step that is
 // a multiple of `keep_every`, and that of step `best`. keep_latest 0 keeps all; keep_every 0 keeps none of the older

@@ -98,7 +98,7 @@ Progress RankCheckpoints::load() {
 
 std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
   std::optional<BestCheckpoint> best;
-  if (world_.rank() == 0) best = find_best(directory_);
+  if (world_.rank() == 0) best = find_best(directory_, step);
   if (best) {
     const std::filesystem::path folder = directory_ / checkpoint_name(best->step);
     std::vector<std::string> changed = changes_since(folder);
@@ -114,9 +114,8 @@ std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
       best.reset();
     }
   }
-  const bool earlier = best && best->step <= step;
-  const std::vector<double> all = sum_numbers(world_, std::array{earlier ? static_cast<double>(best->step) : 0.0,
-                                                                 earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
+  const std::vector<double> all = sum_numbers(
+      world_, std::array{best ? static_cast<double>(best->step) : 0.0, best ? best->loss : 0.0, best ? 1.0 : 0.0});
   if (all[2] == 0.0) return std::nullopt;
   return BestCheckpoint{std::llround(all[0]), all[1], setup_.held_out};
 }
@@ -187,14 +186,14 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
   if (point_latest_at(*resumed)) {
     setup_.say(0, fmt::format("latest named another and names {} now", checkpoint_name(resumed->step)));
   }
-  // A name that a save left without its checkpoint must not become that of another one.
-  if (const auto best = find_best(directory_)) name_best(directory_, *best);
+  // A name that a save left without its checkpoint, or of one that was passed over, must not become that of another.
+  if (const auto best = find_best(directory_, resumed->step)) name_best(directory_, *best);
   // A run that ended behind its last save may have left one too many, and this one may take no step.
   remove_superseded(resumed->step);
 }
 
 void RankCheckpoints::remove_superseded(std::int64_t newest) const {
-  const std::optional<BestCheckpoint> best = find_best(directory_);
+  const std::optional<BestCheckpoint> best = find_best(directory_, newest);
   std::vector<CheckpointFolder> complete = find_checkpoints(directory_);
   // A newer one was passed over as damaged.
   std::erase_if(complete, [&](const CheckpointFolder& other) { return other.step > newest; });
@@ -355,13 +354,13 @@ void RankCheckpoints::conclude() {
 
 void RankCheckpoints::report(const std::optional<std::string>& failure) {
   const Progress progress = *std::exchange(publishing_, std::nullopt);
-  unpublished_ = failure.has_value();
   std::error_code ignored;
   if (failure && std::filesystem::exists(directory_ / checkpoint_name(progress.step) / manifest_name, ignored)) {
     failure_ = fmt::format("checkpoint {} is saved, but not all behind it was done: {}", checkpoint_name(progress.step),
                            *failure);
     setup_.say(0, *failure_);
   } else if (failure) {
+    unpublished_ = true;
     failure_ = fmt::format("checkpoint {} was NOT saved: {}", checkpoint_name(progress.step), *failure);
     std::filesystem::remove_all(unfinished_path(directory_, progress.step), ignored);
     setup_.say(0, *failure_ + "; the one before stays the newest");

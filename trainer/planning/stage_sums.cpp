@@ -41,7 +41,7 @@ bool merges_blocks(const Config& config, Family family) {
 
 // Of a stage with so many blocks, whether every forward and every backward gathers all of them except one. Between a
 // forward and the next backward that is the block at the turn. A unit also stays if its next gather would begin right
-// behind its last use: with a lookahead of 1 where two units alternate, with larger ones more often.
+// behind its last use. With a lookahead of 1 that happens where two units alternate, with larger ones more often.
 bool gathers_again(const UnitPolicy& policy, std::int64_t blocks) {
   return policy.residency == Residency::reshard_after_use && policy.lookahead <= 1 && blocks >= policy.lookahead + 2;
 }
@@ -109,8 +109,8 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
   return sums;
 }
 
-// Of each stage, a forward or a backward does not gather the longest blocks again: one without a lookahead, up to two
-// with a lookahead of 1 (gathers_again).
+// Of each stage, a forward or a backward does not gather its longest blocks again. Without a lookahead that is one, and
+// with a lookahead of 1 up to two (gathers_again).
 UnitsOfModel units_of_model(const Config& config, const ModelPieces& pieces, int stages) {
   std::vector<const ModelPiece*> all;
   for (const auto& [kind, piece] : pieces.blocks) all.push_back(&piece);
