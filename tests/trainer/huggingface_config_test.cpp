@@ -382,8 +382,8 @@ TEST(HuggingFaceConfig, ReadsAWindowOfAllBlocksOrNone) {
   EXPECT_TRUE(has(message(json), "max_window_layers is 1e+300, not a number of them"));
 }
 
-// Classes of transformers 5.24: Qwen3MoeConfig has no max_window_layers, and Qwen2MoeConfig gives every second block
-// the window where layer_types do not say otherwise. A window is of 4096 where none is said.
+// Classes of transformers 5.24: Qwen3MoeConfig has neither max_window_layers nor layer_types, and Qwen2MoeConfig gives
+// every second block the window where layer_types do not say otherwise. A window is of 4096 where none is said.
 TEST(HuggingFaceConfig, ReadsAWindowAsTheClassOfTheArchitectureDoes) {
   SortedJson json = without(Architecture::qwen3_moe, {"max_window_layers"});
   json["use_sliding_window"] = true;
@@ -393,6 +393,15 @@ TEST(HuggingFaceConfig, ReadsAWindowAsTheClassOfTheArchitectureDoes) {
   EXPECT_EQ(parse(json).model.sliding_window, 4096);
   json["sliding_window"] = nullptr;
   EXPECT_EQ(parse(json).model.sliding_window, 0);
+  for (const int first : {0, 1, 3}) {  // of 3 blocks
+    json = changed(Architecture::qwen3_moe, "max_window_layers", first);
+    json["sliding_window"] = 512;
+    EXPECT_EQ(parse(json).model.sliding_window, 0) << first;
+    json["use_sliding_window"] = true;
+    EXPECT_EQ(parse(json).model.sliding_window, 512) << first;
+  }
+  json["layer_types"] = std::vector<std::string>(3, "full_attention");
+  EXPECT_TRUE(has(message(json), "layer_types has \"full_attention\" where sliding_window makes"));
   json = changed(Architecture::qwen2_moe, "use_sliding_window", true);
   json["sliding_window"] = 512;
   EXPECT_TRUE(has(message(json), "use_sliding_window is true without layer_types"));

@@ -23,8 +23,8 @@ enum class HeadNorms : std::uint8_t { never, always, either };
 // Places of blocks without experts beside those with: anywhere (decoder_sparse_step, mlp_only_layers), or before all of
 // these (first_k_dense_replace).
 enum class DensePlaces : std::uint8_t { anywhere, first };
-// The sliding window in config.json: none, sliding_window alone, or also use_sliding_window and max_window_layers.
-enum class WindowKeys : std::uint8_t { none, plain, by_block };
+// The sliding window in config.json: none, sliding_window alone, also use_sliding_window, or also max_window_layers.
+enum class WindowKeys : std::uint8_t { none, plain, switched, by_block };
 
 struct ArchitectureTraits {
   std::string_view model_type;  // of config.json

@@ -141,13 +141,14 @@ double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
   return theta.value_or(traits.rope_theta);
 }
 
-// The window of all blocks; 0 without one. Blocks from max_window_layers on have it, as layer_types says too. The
-// classes of transformers with a window by block take one of 4096 where none is said.
+// The window of all blocks; 0 without one. By block, those from max_window_layers on have it, as layer_types says too.
+// The classes of transformers with use_sliding_window take a window of 4096 where none is said.
 std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t blocks) {
   const bool by_block = traits.window == WindowKeys::by_block;
+  const bool switched = by_block || traits.window == WindowKeys::switched;
   const bool used =
       traits.window != WindowKeys::none && !reading.is_null("sliding_window") &&
-      (by_block ? reading.boolean("use_sliding_window", false) : reading.find("sliding_window") != nullptr);
+      (switched ? reading.boolean("use_sliding_window", false) : reading.find("sliding_window") != nullptr);
   std::int64_t window = used ? reading.size("sliding_window", 4096) : 0;
   const SortedJson* types = reading.find("layer_types");
   if (types != nullptr && !types->is_array()) {
