@@ -295,6 +295,7 @@ TEST(HuggingFaceConfig, ReadsPairsWithoutExperts) {
   SortedJson json = changed(Architecture::granitemoehybrid, "num_local_experts", 0);
   json["layer_types"] = {"linear_attention", "full_attention"};
   json["mamba_d_head"] = "auto";
+  json["time_step_limit"] = {0.0, {{"__float__", "Infinity"}}};  // as transformers 5.24 writes its default
   const ModelConfig model = parse(json).model;
   EXPECT_EQ(model.blocks, parse_layers("M D A D").blocks);
   EXPECT_EQ(model.intermediate_size, 10);
@@ -339,6 +340,8 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
       {changed(granite, "mamba_expand", 3), "mamba_n_heads 6 x mamba_d_head 8 is not mamba_expand 3 x hidden_size 24"},
       {changed(granite, "mamba_conv_bias", false), "mamba_conv_bias is false"},
       {changed(granite, "mamba_proj_bias", true), "mamba_proj_bias is true"},
+      {changed(granite, "time_step_limit", {0.001, 0.1}), "time_step_limit is [0.001,0.1]: Weft does not limit"},
+      {changed(granite, "time_step_limit", {0.0, {{"__float__", "NaN"}}}), "time_step_limit is [0.0,{\"__float__\""},
       {changed(moe, "mlp_only_layers", {3}), "mlp_only_layers has 3: there are 3 blocks"},
       {changed(moe, "num_experts_per_tok", 6), "num_experts_per_tok is 6 of 5 experts"},
       {changed(llama, "num_key_value_heads", 3), "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},

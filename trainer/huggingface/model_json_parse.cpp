@@ -301,6 +301,10 @@ StateSpaceConfig read_state_space(ModelReading& reading, const ModelConfig& mode
   reading.fault_if(!reading.boolean("mamba_conv_bias", true),
                    "mamba_conv_bias is false: the convolution of Weft has a bias");
   reading.must_be_off("mamba_proj_bias", "biases of projections");
+  const SortedJson no_limit = {0.0, {{"__float__", "Infinity"}}};  // as transformers writes it
+  const SortedJson* limit = reading.find("time_step_limit");
+  reading.fault_if(limit != nullptr && *limit != no_limit, "time_step_limit is {}: Weft does not limit time steps",
+                   limit == nullptr ? "" : limit->dump());
   const SortedJson* positions = reading.find("position_embedding_type");
   reading.fault_if(positions == nullptr || *positions != "rope",
                    "position_embedding_type is {}: Weft turns queries and keys (\"rope\")",
