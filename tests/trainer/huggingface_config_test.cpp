@@ -224,6 +224,7 @@ TEST(HuggingFaceConfig, IsReadInEitherSpelling) {
   experts["num_local_experts"] = 5;
   EXPECT_EQ(parse(experts).model, tiny_model(Architecture::qwen3_moe, false));
   EXPECT_EQ(parse(changed(Architecture::llama, "rope_scaling", {{"type", "default"}})).model, model);
+  EXPECT_EQ(parse(changed(Architecture::llama, "partial_rotary_factor", 1.0)).model, model);
 }
 
 // What the class of llama takes where old files say nothing.
@@ -329,6 +330,10 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
        "granitemoehybrid"},
       {without(Architecture::qwen2_moe, {"qkv_bias"}), "qkv_bias is true, as it is where it is missing"},
       {changed(Architecture::glm4_moe, "partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5"},
+      {changed(Architecture::glm4_moe, "rope_parameters", {{"partial_rotary_factor", "all"}}),
+       "rope_parameters.partial_rotary_factor is \"all\""},
+      {changed(llama, "partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5 (1 if it is missing)"},
+      {changed(moe, "partial_rotary_factor", "all"), "partial_rotary_factor is \"all\", not a number"},
       {changed(Architecture::glm4_moe, "n_group", 4),
        "n_group is 4 and topk_group 2: 6 experts do not have such groups"},
       {changed(granite, "layer_types", {"mamba"}), "layer_types is no list of 2 layers (num_hidden_layers)"},

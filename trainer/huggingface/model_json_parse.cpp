@@ -110,14 +110,15 @@ void expect_plain_rope(ModelReading& reading, const char* key, const SortedJson&
   }
 }
 
-// How much of a head the rotary embedding turns; Weft turns all of it.
+// How much of a head the rotary embedding turns; Weft turns all of it. transformers moves the key of any architecture
+// into rope_parameters.
 void expect_whole_rotary(ModelReading& reading, const ArchitectureTraits& traits) {
-  if (!traits.partial_rotary) return;
-  const double factor = reading.number("partial_rotary_factor", 0.0, 0.5);
-  if (const SortedJson* rope = reading.find("rope_parameters"); rope != nullptr && rope->is_object()) {
-    if (reading.find("partial_rotary_factor") == nullptr && rope->value("partial_rotary_factor", 0.0) == 1.0) return;
-  }
-  reading.fault_if(factor != 1.0, "partial_rotary_factor is {} (0.5 if it is missing): Weft turns whole heads", factor);
+  const SortedJson* rope = reading.find("rope_parameters");
+  const bool moved = rope != nullptr && rope->is_object() && rope->value("partial_rotary_factor", SortedJson()) == 1.0;
+  const double absent = traits.partial_rotary && !moved ? 0.5 : 1.0;
+  const double factor = reading.number("partial_rotary_factor", 0.0, absent);
+  reading.fault_if(factor != 1.0, "partial_rotary_factor is {} ({} if it is missing): Weft turns whole heads", factor,
+                   absent);
 }
 
 double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
