@@ -225,6 +225,8 @@ TEST(HuggingFaceConfig, IsReadInEitherSpelling) {
   EXPECT_EQ(parse(experts).model, tiny_model(Architecture::qwen3_moe, false));
   EXPECT_EQ(parse(changed(Architecture::llama, "rope_scaling", {{"type", "default"}})).model, model);
   EXPECT_EQ(parse(changed(Architecture::llama, "partial_rotary_factor", 1.0)).model, model);
+  EXPECT_EQ(parse(changed(Architecture::llama, "is_causal", true)).model, model);
+  EXPECT_EQ(parse(changed(Architecture::llama, "per_layer_config", SortedJson::object())).model, model);
 }
 
 // What the class of llama takes where old files say nothing.
@@ -324,6 +326,8 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
       {changed(Architecture::mixtral, "sliding_window", 0), "sliding_window is 0, not a size"},
       {changed(qwen3, "layer_types", {"full_attention", "sliding_attention"}), "layer_types has \"sliding_attention\""},
       {changed(llama, "hidden_act", "gelu"), "hidden_act is \"gelu\""},
+      {changed(llama, "is_causal", false), "is_causal is false: Weft attends to earlier positions alone"},
+      {changed(qwen3, "per_layer_config", {{"1", {{"rms_norm_eps", 1e-3}}}}), "per_layer_config: Weft reads one value"},
       {changed(llama, "quantization_config", {{"quant_method", "gptq"}}), "quantization_config"},
       {changed(llama, "model_type", "gpt2"),
        "\"gpt2\" is not an architecture that Weft knows: llama, mixtral, qwen3, qwen3_moe, qwen2_moe, glm4_moe, "

@@ -359,6 +359,10 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   if (const SortedJson* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {
     reading.fault("hidden_act is {}: Weft has silu", activation->dump());
   }
+  // Of every configuration in transformers 5.
+  reading.fault_if(!reading.boolean("is_causal", true), "is_causal is false: Weft attends to earlier positions alone");
+  const SortedJson* by_layer = reading.find("per_layer_config");
+  reading.fault_if(by_layer != nullptr && !by_layer->empty(), "per_layer_config: Weft reads one value for all layers");
   reading.fault_if(reading.find("quantization_config") != nullptr,
                    "quantization_config: Weft reads float32, bfloat16 and float16 weights");
   return model;
