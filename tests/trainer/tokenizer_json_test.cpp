@@ -8,6 +8,7 @@
 #include "parallel/runtime/input_file.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tokenizer_sample.h"
+#include "trainer/tokenizer/decoder.h"
 
 namespace weft::tokenizer_test {
 namespace {
@@ -30,6 +31,25 @@ TEST(TokenizerJson, DecodesAsThePackage) {
       EXPECT_EQ(tokenizer->decode(parsed_ids(golden.ids[i])), expected) << golden.name << " " << i;
     }
   }
+}
+
+// Texts that `tokenizers` 0.23.3 gives. Steps behind ByteFallback see the characters of its bytes. Bytes that are no
+// character stay apart, as many as there are.
+TEST(TokenizerJson, JoinsBytesIntoCharactersAsThePackage) {
+  const auto decoded = [](const Json& behind, const std::vector<std::string>& tokens) {
+    const Json json = {{"type", "Sequence"}, {"decoders", {{{"type", "ByteFallback"}}, behind}}};
+    return TokenDecoder(&json, "decoder").decode(tokens);
+  };
+  const auto replace = [](const char* kind, const char* from, const char* to) {
+    return Json{{"type", "Replace"}, {"pattern", {{kind, from}}}, {"content", to}};
+  };
+  const Json space = replace("String", "\u2581", " "), each = replace("Regex", ".", "x");
+  const Json strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  EXPECT_EQ(decoded(space, {"<0xC3>", "<0xA9>", "\u2581a", "<0xE2>", "<0x96>", "<0x81>", "b"}), "\u00e9 a b");
+  EXPECT_EQ(decoded(each, {"<0xC3>", "<0xA9>", "b", "<0xE2>", "<0x96>", "<0x81>"}), "xxx");
+  EXPECT_EQ(decoded(each, {"<0xC3>", "<0xA9>", "<0xE2>", "<0x96>"}), "xxxx");
+  EXPECT_EQ(decoded(space, {"b", "<0xC3>", "b"}), "b\ufffdb");
+  EXPECT_EQ(decoded(strip, {"<0x20>", "<0x20>"}), " ");
 }
 
 Json with_merges_as_pairs(Json json) {

@@ -33,10 +33,24 @@ struct DecodeStep {
     }
     tokens = {std::move(bytes)};
   }
+  // As in `tokenizers`: a run of bytes is one token for the steps behind, or as many as bytes where it is no UTF-8.
   void operator()(const DecodeByteFallback&) const {
-    for (std::string& token : tokens) {
-      if (const auto byte = fallback_byte(token)) token = *byte;
+    std::vector<std::string> decoded;
+    for (std::size_t i = 0; i < tokens.size();) {
+      std::string run;
+      for (; i < tokens.size(); ++i) {
+        const std::optional<char> byte = fallback_byte(tokens[i]);
+        if (!byte) break;
+        run += *byte;
+      }
+      if (malformed_at(run)) {
+        for (const char byte : run) decoded.emplace_back(1, byte);
+      } else if (!run.empty()) {
+        decoded.push_back(std::move(run));
+      }
+      if (i < tokens.size()) decoded.push_back(std::move(tokens[i++]));
     }
+    tokens = std::move(decoded);
   }
   void operator()(const FuseTokens&) const { tokens = {fmt::format("{}", fmt::join(tokens, ""))}; }
   void operator()(const StripTokens& step) const {
