@@ -172,12 +172,12 @@ TEST(TokenizerHostile, RefusesStepsThatLengthenATextWithoutEnd) {
   EXPECT_TRUE(has(refusal_of([&] { tokenizer->decode(tokenizer->encode("hehe")); }).value_or(""), why));
 }
 
-// Each of these tokens reaches over the white space beside it, which is the whole text.
+// Each of these tokens reaches over the white space beside it, which is the whole text. The first takes it.
 TEST(TokenizerHostile, TokensThatTakeWhiteSpaceTakeLinearTime) {
   Json parts;
   parts["added_tokens"] = {{{"id", 316}, {"content", " "}, {"lstrip", true}, {"rstrip", true}}};
   const std::size_t spaces = 2'000'000;
-  EXPECT_EQ(sample(parts)->encode("a" + std::string(spaces, ' ') + "b").size(), spaces + 2);
+  EXPECT_EQ(sample(parts)->encode("a" + std::string(spaces, ' ') + "b").size(), 3u);
 }
 
 TEST(TokenizerHostile, IdsThatAFileLeavesOutHaveNoToken) {

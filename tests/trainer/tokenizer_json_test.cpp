@@ -52,6 +52,15 @@ TEST(TokenizerJson, JoinsBytesIntoCharactersAsThePackage) {
   EXPECT_EQ(decoded(strip, {"<0x20>", "<0x20>"}), " ");
 }
 
+// Ids that `tokenizers` 0.23.3 gives. A token that takes the white space beside it leaves none of the next one.
+TEST(TokenizerJson, AddedTokensOfWhiteSpaceTakeARunOnce) {
+  const auto tokenizer =
+      sample({{"added_tokens", {{{"id", 316}, {"content", "  "}, {"lstrip", true}, {"rstrip", true}}}}});
+  EXPECT_EQ(tokenizer->encode("!  \""), (std::vector<std::int32_t>{0, 316, 1}));
+  EXPECT_EQ(tokenizer->encode("!    \""), (std::vector<std::int32_t>{0, 316, 1}));
+  EXPECT_EQ(tokenizer->encode("!     \"      "), (std::vector<std::int32_t>{0, 316, 1, 316}));
+}
+
 Json with_merges_as_pairs(Json json) {
   for (Json& merge : json["model"]["merges"]) {
     const std::string both = merge.get<std::string>();

@@ -114,6 +114,7 @@ void AddedTokens::cut(std::string_view text, bool normalized, bool special_is_pl
       begin = done + without_trailing(text.substr(done, std::max(begin, done) - done), is_white_space).size();
     }
     if (token.rstrip) end = text.size() - without_leading(text.substr(std::max(end, done)), is_white_space).size();
+    if (begin >= end) continue;  // the last token took all of this one
     if (done < begin) sink({-1, text.substr(done, begin - done), done});
     sink({token.id, {}, begin});
     done = end;
