@@ -177,6 +177,25 @@ TEST_F(PlanCommand, RemediesCanBeTypedBehindTheWordsGiven) {
   }
 }
 
+// Experts deal at most 2,147,483,647 choices of tokens.
+TEST_F(PlanCommand, TellsSizesThatExceedTheCardFromThoseThatAreRefused) {
+  put("small.toml", small_run);
+  const auto on = [&](const std::string& memory) {
+    return "plan small.toml --hardware cpu --explain --training.sequence_length=262144 --training.microbatch_size=1024 "
+           "--training.global_batch_size=2048 '--hardware.memory=" +
+           memory + "' ";
+  };
+  const std::string reached = weft(on("1 TiB")).output, refused = weft(on("1024 TiB")).output;
+  EXPECT_NE(reached.find(" does not: "), std::string::npos) << reached;
+  EXPECT_EQ(reached.find(" is refused: "), std::string::npos) << reached;
+  EXPECT_EQ(refused.find(" does not: "), std::string::npos) << refused;
+  EXPECT_NE(refused.find("GiB, 4096 is refused: microbatch_size 4096 x sequence_length 262144"), std::string::npos)
+      << refused;
+  const Json limit = Json::parse(weft(on("1024 TiB") + "--json").output)["limits"][0];
+  EXPECT_EQ(limit["refused"], 4096);
+  EXPECT_NE(limit["reason"].get<std::string>().find("tokens to deal"), std::string::npos);
+}
+
 // The last line is a command that can be typed.
 TEST_F(PlanCommand, AComparisonNamesTheCommandThatSaysMore) {
   put("small.toml", small_run);

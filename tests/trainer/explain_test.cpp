@@ -139,25 +139,48 @@ TEST(Explain, MoreShardingRecoversNoMoreThanStateAndIsNeverAMoveAgainstActivatio
   EXPECT_FALSE(find_remedy(explanation.remedies, "strategy up"));
 }
 
+// Both layouts begin with the fewest microbatches that they take: one, and two for each of two ranks of a pipeline.
 TEST(Explain, ARunThatFitsHasNoRemediesAndAnExactLimit) {
-  const ReadWith read = reader_of("plan_7b_long.toml", {"--training.sequence_length=8192"});
+  const Overrides dualpipev = {"--parallelism.pipeline=2", "--pipeline.schedule=dualpipev", "--pipeline.chunks=2",
+                               "--parallelism.data_shard=8", "--training.global_batch_size=32"};
   const Hardware& card = find_hardware("a100-80gb");
-  const Explanation explanation = explain_run(read, card);
-  ASSERT_EQ(explanation.limits.size(), 2u);
-  for (const Limit& limit : explanation.limits) {
-    ASSERT_TRUE(limit.exceeds) << limit.what;
-    EXPECT_EQ(*limit.exceeds, 2 * limit.fits) << limit.what;
-    const auto words = [&](std::int64_t value) {
-      const std::int64_t sequences = limit.what == "training.microbatch_size" ? 16 * value : 16;
-      return Overrides{fmt::format("--{}={}", limit.what, value),
-                       fmt::format("--training.global_batch_size={}", sequences)};
-    };
-    const Verdict verdict = plan_run(read(words(limit.fits)), card).verdict;
-    EXPECT_TRUE(verdict.fits()) << limit.what;
-    EXPECT_EQ(verdict.needed, limit.fits_bytes) << limit.what;
-    EXPECT_EQ(limit.batch.value_or(16), read(words(limit.fits)).training.global_batch_size) << limit.what;
-    EXPECT_FALSE(fits(read, card, words(*limit.exceeds))) << limit.what;
+  for (const Overrides& layout : {Overrides{}, dualpipev}) {
+    const ReadWith read = reader_of("plan_7b_long.toml", merged_words({"--training.sequence_length=8192"}, layout));
+    const std::int64_t batch = read({}).training.global_batch_size;
+    const Explanation explanation = explain_run(read, card);
+    ASSERT_EQ(explanation.limits.size(), 2u);
+    for (const Limit& limit : explanation.limits) {
+      ASSERT_TRUE(limit.exceeds) << limit.what << limit.reason;
+      EXPECT_EQ(*limit.exceeds, 2 * limit.fits) << limit.what;
+      const auto words = [&](std::int64_t value) {
+        const std::int64_t sequences = limit.what == "training.microbatch_size" ? batch * value : batch;
+        return Overrides{fmt::format("--{}={}", limit.what, value),
+                         fmt::format("--training.global_batch_size={}", sequences)};
+      };
+      const Verdict verdict = plan_run(read(words(limit.fits)), card).verdict;
+      EXPECT_TRUE(verdict.fits()) << limit.what;
+      EXPECT_EQ(verdict.needed, limit.fits_bytes) << limit.what;
+      EXPECT_EQ(limit.batch.value_or(batch), read(words(limit.fits)).training.global_batch_size) << limit.what;
+      EXPECT_FALSE(fits(read, card, words(*limit.exceeds))) << limit.what;
+    }
   }
+}
+
+// 2^31 choices of tokens are too many to deal: of 2^12 sequences, those of 2^18 tokens with two choices each.
+TEST(Explain, ASizeThatIsRefusedIsNoLimitOfMemory) {
+  const ReadWith read =
+      reader_of("quickstart.toml", {"--training.microbatch_size=4096", "--training.global_batch_size=16384"});
+  Hardware card = find_hardware("h100");
+  card.memory = Figure{0x1p60};
+  const std::vector<Limit> limits = explain_run(read, card).limits;
+  ASSERT_EQ(limits.size(), 2u);
+  for (const Limit& limit : limits) {
+    EXPECT_FALSE(limit.exceeds) << limit.what;
+    EXPECT_EQ(limit.refused, 2 * limit.fits) << limit.what;
+    EXPECT_NE(limit.reason.find("2.15e+09 tokens to deal; at most 2147483647"), std::string::npos) << limit.reason;
+  }
+  EXPECT_EQ(limits[0].fits, 1 << 22);
+  EXPECT_EQ(limits[1].fits, 1 << 17);
 }
 
 TEST(Explain, HardwareWithoutMemoryIsNotJudged) {

@@ -73,19 +73,19 @@ std::string remedy_text(const Explanation& explanation, std::size_t number, cons
 }
 
 std::string limits_text(const Explanation& explanation) {
-  const bool reached = std::ranges::any_of(explanation.limits, [](const Limit& limit) { return bool(limit.exceeds); });
-  std::string text = fmt::format("nothing has to be changed{}{}\n",
-                                 explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly",
-                                 explanation.limits.empty() ? ""
-                                 : reached                  ? "; the sizes that reach the limit, by doubling:"
-                                                            : "; no size reaches the limit, by doubling:");
+  std::string text = fmt::format("nothing has to be changed{}; the largest sizes that fit, by doubling:\n",
+                                 explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly");
   for (const Limit& limit : explanation.limits) {
     const std::string batch = limit.batch ? fmt::format(" (training.global_batch_size {})", *limit.batch) : "";
     text +=
         fmt::format("  {} {}{} fits with {}", limit.what, limit.fits, batch, bytes_text(explanation, limit.fits_bytes));
-    text += limit.exceeds
-                ? fmt::format(", {} does not: {}\n", *limit.exceeds, bytes_text(explanation, limit.exceeds_bytes))
-                : "\n";
+    if (limit.exceeds) {
+      text += fmt::format(", {} does not: {}\n", *limit.exceeds, bytes_text(explanation, limit.exceeds_bytes));
+    } else if (limit.refused) {
+      text += fmt::format(", {} is refused: {}\n", *limit.refused, limit.reason);
+    } else {
+      text += "; no size reaches the limit\n";
+    }
   }
   return text;
 }
@@ -327,6 +327,10 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
     if (limit.exceeds) {
       entry["exceeds"] = *limit.exceeds;
       entry["exceeds_bytes"] = limit.exceeds_bytes;
+    }
+    if (limit.refused) {
+      entry["refused"] = *limit.refused;
+      entry["reason"] = limit.reason;
     }
     json["limits"].push_back(std::move(entry));
   }

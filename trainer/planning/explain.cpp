@@ -1,12 +1,12 @@
 #include "trainer/planning/explain.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <set>
 
 #include "layers/segments.h"
+#include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
@@ -141,9 +141,9 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   return facts;
 }
 
-// By doubling. Absent if not even twice the size can be asked for.
-std::optional<Limit> limit_of(const PlannedVariants& variants, std::string_view what, std::int64_t now,
-                              const std::function<Overrides(std::int64_t)>& words) {
+// By doubling.
+Limit limit_of(const PlannedVariants& variants, std::string_view what, std::int64_t now,
+               const std::function<Overrides(std::int64_t)>& words) {
   const SizeScale doublings{
       .most = 12,
       .size = [&](int number) { return now << number; },
@@ -151,10 +151,13 @@ std::optional<Limit> limit_of(const PlannedVariants& variants, std::string_view 
   const std::int64_t needed = variants.least({}).value_or(Verdict{}).needed;
   const SizeLimit found = find_size_limit(doublings, {.fits_bytes = needed},
                                           [&](std::int64_t size) { return variants.least(words(size)); });
-  if (found.fits == 0 && !found.exceeds) return std::nullopt;
   Limit limit{.what = what, .fits = doublings.size(found.fits)};
   limit.exceeds = found.exceeds;
   limit.exceeds_bytes = found.exceeds_bytes;
+  if (!found.exceeds && found.fits < doublings.most) {
+    limit.refused = doublings.size(found.fits + 1);
+    limit.reason = variants.with(words(*limit.refused)).refused;
+  }
   const PlannedVariant most = variants.with(found.fits == 0 ? Overrides{} : words(limit.fits));
   limit.fits_bytes = most.verdict.needed;
   if (most.batch != variants.config({}).training.global_batch_size) limit.batch = most.batch;
@@ -162,22 +165,22 @@ std::optional<Limit> limit_of(const PlannedVariants& variants, std::string_view 
 }
 
 std::vector<Limit> limits_of(const PlannedVariants& variants, const Config& config) {
-  std::vector<Limit> limits;
   const TrainingConfig& training = config.training;
   const auto microbatch = [&](std::int64_t size) {
     const std::int64_t each = size * config.parallelism.data();
-    const std::int64_t batch = (training.global_batch_size + each - 1) / each * each;
-    return Overrides{word("training.microbatch_size", size), word("training.global_batch_size", batch)};
+    const auto words = [&](std::int64_t microbatches) {
+      return Overrides{word("training.microbatch_size", size), word("training.global_batch_size", microbatches * each)};
+    };
+    const Overrides fewest = words((training.global_batch_size + each - 1) / each);
+    // Schedules have numbers of microbatches that they refuse.
+    return refusal_of([&] { variants.config(fewest); }) ? words(config.microbatches()) : fewest;
   };
   const auto sequence = [&](std::int64_t length) { return Overrides{word("training.sequence_length", length)}; };
-  std::array<std::optional<Limit>, 2> found;
-  spread_work(found.size(), host_cores(), [&](std::size_t i) {
-    found[i] = i == 0 ? limit_of(variants, "training.microbatch_size", training.microbatch_size, microbatch)
-                      : limit_of(variants, "training.sequence_length", training.sequence_length, sequence);
+  std::vector<Limit> limits(2);
+  spread_work(limits.size(), host_cores(), [&](std::size_t i) {
+    limits[i] = i == 0 ? limit_of(variants, "training.microbatch_size", training.microbatch_size, microbatch)
+                       : limit_of(variants, "training.sequence_length", training.sequence_length, sequence);
   });
-  for (auto& limit : found) {
-    if (limit) limits.push_back(*std::move(limit));
-  }
   return limits;
 }
 

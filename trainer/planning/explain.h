@@ -19,13 +19,16 @@ struct TriedRemedy {
   PlannedVariant variant;
 };
 
-// The largest power of two times the configured value that still fits, and the next power of two.
+// The largest power of two times the configured value that still fits, and the next power of two. That one exceeds the
+// limit, is refused with a reason, or was not tried.
 struct Limit {
   std::string_view what;
   std::int64_t fits = 0, fits_bytes = 0;
   std::optional<std::int64_t> batch = {};  // training.global_batch_size with `fits`, if not the configured one
   std::optional<std::int64_t> exceeds = {};
   std::int64_t exceeds_bytes = 0;
+  std::optional<std::int64_t> refused = {};
+  std::string reason = {};
 };
 
 // Settings that already reduce activations, and sizes of activations; bytes of the fullest rank.
