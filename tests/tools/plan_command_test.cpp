@@ -194,6 +194,9 @@ TEST_F(PlanCommand, TellsSizesThatExceedTheCardFromThoseThatAreRefused) {
   const Json limit = Json::parse(weft(on("1024 TiB") + "--json").output)["limits"][0];
   EXPECT_EQ(limit["refused"], 4096);
   EXPECT_NE(limit["reason"].get<std::string>().find("tokens to deal"), std::string::npos);
+  const std::string neither = weft("plan small.toml --hardware cpu --explain '--hardware.memory=1024 TiB'").output;
+  EXPECT_NE(neither.find("GiB; none of the sizes tried (up to 16777216) reaches the limit\n"), std::string::npos)
+      << neither;
 }
 
 // The last line is a command that can be typed.

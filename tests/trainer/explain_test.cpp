@@ -9,6 +9,7 @@
 #include <set>
 
 #include "parallel/pipeline/orders/orders.h"
+#include "trainer/planning/compare.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
@@ -181,6 +182,22 @@ TEST(Explain, ASizeThatIsRefusedIsNoLimitOfMemory) {
   }
   EXPECT_EQ(limits[0].fits, 1 << 22);
   EXPECT_EQ(limits[1].fits, 1 << 17);
+}
+
+// A comparison tries eighths of doublings too. On the larger card neither reaches the limit.
+TEST(Explain, TheLongestSequenceIsThatOfAComparison) {
+  const ReadWith read = reader_of("quickstart.toml");
+  Hardware card = find_hardware("h100");
+  for (const bool reached : {true, false}) {
+    const std::int64_t longest = longest_sequence(read({}), card).value();
+    const Limit limit = explain_run(read, card).limits.at(1);
+    EXPECT_LE(limit.fits, longest);
+    EXPECT_LT(longest, 2 * limit.fits);
+    EXPECT_EQ(limit.exceeds.has_value(), reached);
+    EXPECT_FALSE(limit.refused) << limit.reason;
+    EXPECT_TRUE(reached || limit.fits == longest) << limit.fits;
+    card.memory = Figure{0x1p60};
+  }
 }
 
 TEST(Explain, HardwareWithoutMemoryIsNotJudged) {

@@ -84,7 +84,7 @@ std::string limits_text(const Explanation& explanation) {
     } else if (limit.refused) {
       text += fmt::format(", {} is refused: {}\n", *limit.refused, limit.reason);
     } else {
-      text += "; no size reaches the limit\n";
+      text += fmt::format("; none of the sizes tried (up to {}) reaches the limit\n", limit.fits);
     }
   }
   return text;

@@ -141,13 +141,13 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   return facts;
 }
 
-// By doubling.
-Limit limit_of(const PlannedVariants& variants, std::string_view what, std::int64_t now,
+// By doubling, up to the largest size.
+Limit limit_of(const PlannedVariants& variants, std::string_view what, std::int64_t now, std::int64_t largest,
                const std::function<Overrides(std::int64_t)>& words) {
-  const SizeScale doublings{
-      .most = 12,
-      .size = [&](int number) { return now << number; },
-      .number = [&](double size) { return std::log2(std::max(1.0, size / static_cast<double>(now))); }};
+  const auto number = [&](double size) { return std::log2(std::max(1.0, size / static_cast<double>(now))); };
+  const SizeScale doublings{.most = static_cast<int>(number(static_cast<double>(largest))),
+                            .size = [&](int doubled) { return now << doubled; },
+                            .number = number};
   const std::int64_t needed = variants.least({}).value_or(Verdict{}).needed;
   const SizeLimit found = find_size_limit(doublings, {.fits_bytes = needed},
                                           [&](std::int64_t size) { return variants.least(words(size)); });
@@ -166,6 +166,7 @@ Limit limit_of(const PlannedVariants& variants, std::string_view what, std::int6
 
 std::vector<Limit> limits_of(const PlannedVariants& variants, const Config& config) {
   const TrainingConfig& training = config.training;
+  const std::int64_t size_now = training.microbatch_size, length_now = training.sequence_length;
   const auto microbatch = [&](std::int64_t size) {
     const std::int64_t each = size * config.parallelism.data();
     const auto words = [&](std::int64_t microbatches) {
@@ -178,8 +179,8 @@ std::vector<Limit> limits_of(const PlannedVariants& variants, const Config& conf
   const auto sequence = [&](std::int64_t length) { return Overrides{word("training.sequence_length", length)}; };
   std::vector<Limit> limits(2);
   spread_work(limits.size(), host_cores(), [&](std::size_t i) {
-    limits[i] = i == 0 ? limit_of(variants, "training.microbatch_size", training.microbatch_size, microbatch)
-                       : limit_of(variants, "training.sequence_length", training.sequence_length, sequence);
+    limits[i] = i == 0 ? limit_of(variants, "training.microbatch_size", size_now, size_now << 12, microbatch)
+                       : limit_of(variants, "training.sequence_length", length_now, longest_tried, sequence);
   });
   return limits;
 }

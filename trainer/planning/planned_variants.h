@@ -82,7 +82,8 @@ struct SizeLimit {
 SizeLimit find_size_limit(const SizeScale& scale, SizeLimit known,
                           const std::function<std::optional<Verdict>(std::int64_t size)>& need);
 
-inline constexpr int most_ranks = 1 << 16;  // largest world that is tried
+inline constexpr int most_ranks = 1 << 16;                            // largest world that is tried
+inline constexpr std::int64_t longest_tried = std::int64_t{1} << 24;  // tokens of a sequence
 
 struct MinimumWorld {
   Overrides words;         // what was changed besides the number of ranks

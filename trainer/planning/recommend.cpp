@@ -9,13 +9,13 @@
 #include "parallel/runtime/quantities.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/compare.h"
+#include "trainer/planning/planned_variants.h"
 #include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {
 
 constexpr double giga = 1e9;
-constexpr std::int64_t longest_tried = std::int64_t{1} << 24;  // tokens of a sequence
 
 // "1.52 s", "3.1 ms".
 std::string seconds_text(double seconds) {
