@@ -20,6 +20,7 @@
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 
 namespace {
@@ -131,16 +132,11 @@ std::string without_folders(std::string message) {
   return message;
 }
 
-// Write errors are ignored, because standard error may be closed too.
-void say(const std::string& text) {
-  std::fputs((text + "\n").c_str(), stderr);
-}
-
 // Reports that standard output could not be written, unless the reader of a pipe has closed it.
 int lost_output(const std::string& reason) {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   const bool closed = poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
-  if (!closed) say("weft: standard output could not be written" + (reason.empty() ? "" : ": " + reason));
+  if (!closed) weft::say("weft: standard output could not be written{}\n", reason.empty() ? "" : ": " + reason);
   return failed_run;
 }
 
@@ -166,10 +162,10 @@ int main(int count, char** arguments) {
     return after_output(run(count, arguments));
   } catch (const weft::Error& error) {
     const bool request = error.kind() != weft::ErrorKind::failure;
-    say(fmt::format("{}{}", request ? "" : "weft: ", without_folders(error.what())));
+    weft::say("{}{}\n", request ? "" : "weft: ", without_folders(error.what()));
     return request ? wrong_request : failed_run;
   } catch (const std::bad_alloc&) {
-    say("weft: out of memory: this needs more than the process is given (free, ulimit -v)");
+    weft::say("weft: out of memory: this needs more than the process is given (free, ulimit -v)\n");
     return failed_run;
   } catch (const std::filesystem::filesystem_error& error) {
     // A path that cannot be is a fault of the request; a file system that fails later is none.
@@ -180,14 +176,14 @@ int main(int count, char** arguments) {
       request = request || error.code() == reason;
     }
     const std::string path = error.path1().empty() ? "\"\"" : error.path1().string();
-    say(fmt::format("{}{}: {}", request ? "" : "weft: ", path, error.code().message()));
+    weft::say("{}{}: {}\n", request ? "" : "weft: ", path, error.code().message());
     return request ? wrong_request : failed_run;
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) return lost_output(error.code().message());
-    say(fmt::format("weft: {}", error.what()));
+    weft::say("weft: {}\n", error.what());
     return failed_run;
   } catch (const std::exception& error) {
-    say(fmt::format("weft: {}", error.what()));
+    weft::say("weft: {}\n", error.what());
     return failed_run;
   }
 }

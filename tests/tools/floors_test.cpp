@@ -87,6 +87,14 @@ TEST(Floors, NoErrorIsSwallowed) {
   }
 }
 
+// It throws where standard error cannot be written; say() of parallel/runtime/standard_error.h does not.
+TEST(Floors, NothingThrowsBecauseOfStandardError) {
+  for (const std::string& path : source_files()) {
+    if (!is_source_of_a_floor(path)) continue;
+    EXPECT_EQ(code_of(text_of(path)).find("print(stderr"), std::string::npos) << path;
+  }
+}
+
 TEST(Floors, NoTypeIsDefinedTwice) {
   std::map<std::string, std::string> file_of;
   for (const std::string& path : source_files()) {

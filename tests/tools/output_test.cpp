@@ -25,6 +25,17 @@ TEST_F(LostOutput, OnAFullDeviceIsAFailure) {
   EXPECT_EQ(weft("check run.toml 2>/dev/full").exit_code, 0);
 }
 
+// A warning that cannot be told decides nothing: this run saves no weights, of which it warns.
+TEST_F(LostOutput, OfAWarningEndsNothing) {
+  const std::string warned = "'" WEFT_PROGRAM "' train run.toml --checkpoint.at_end=false --run.directory=";
+  EXPECT_NE(run(warned + "told").messages.find("weft: warning: "), std::string::npos);
+  for (const std::string place : {"/dev/full", "&-"}) {
+    std::filesystem::remove_all(folder_ / "told");
+    EXPECT_EQ(run("(" + warned + "told 2>" + place + ")").exit_code, 0) << place;
+    EXPECT_EQ(steps_taken("told"), 3) << place;
+  }
+}
+
 TEST_F(LostOutput, ToAFileOnAFullDeviceIsAFailure) {
   for (const char* command : {"program run.toml", "layout simulate run.toml"}) {
     const ProgramResult result = weft(std::string(command) + " --output /dev/full");

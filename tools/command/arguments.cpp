@@ -13,6 +13,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
+#include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
@@ -239,7 +240,7 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
 void print_warnings(const Config& config, const std::vector<std::string>& warnings) {
   const bool process = config.run.launch == LaunchKind::processes;
   if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return;
-  for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
+  for (const std::string& warning : warnings) say("weft: warning: {}\n", warning);
 }
 
 void warn_of_planned_card(const Config& config) {

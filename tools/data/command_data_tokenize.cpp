@@ -7,6 +7,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
+#include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
 #include "trainer/data/tokenize.h"
@@ -35,7 +36,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
   }
   DocumentReader documents(arguments.files, rules, [&](const std::string& why) {
     constexpr std::int64_t most_told = 10;
-    if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
+    if (++told <= most_told) say("weft: warning: left out: {}\n", why);
   });
   refuse_unread(command, documents);
   // A conversation has the begin of its template.
@@ -54,8 +55,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
     return tokenize(documents, request, [&](const TokenizeProgress& progress) {
       if (progress.resumed > 0 && resumed_bytes == 0) {
         resumed_bytes = progress.text_bytes;
-        fmt::print(stderr, "weft: goes on behind {} documents that an earlier call wrote\n",
-                   grouped_digits(progress.resumed));
+        say("weft: goes on behind {} documents that an earlier call wrote\n", grouped_digits(progress.resumed));
       }
       text_bytes = progress.text_bytes - resumed_bytes;
       empty = progress.empty;
@@ -67,7 +67,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
     });
   }();
   if (!whole) {
-    fmt::print(stderr, "weft: stopped by {}; the same command goes on from here\n", signals.stopped_by());
+    say("weft: stopped by {}; the same command goes on from here\n", signals.stopped_by());
     throw CLI::RuntimeError(stopped_by_signal);
   }
   const TokenFacts& facts = *whole;

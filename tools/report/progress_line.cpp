@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "parallel/runtime/quantities.h"
+#include "parallel/runtime/standard_error.h"
 
 namespace weft {
 
 ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
 ProgressLine::~ProgressLine() {
-  if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
+  if (shown_ && terminal_) say("\r\x1b[K");
 }
 
 void ProgressLine::show(const std::function<std::string()>& text) {
@@ -20,8 +19,7 @@ void ProgressLine::show(const std::function<std::string()>& text) {
   if (now - last_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
   last_ = now;
   shown_ = true;
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", text(), terminal_ ? "" : "\n");
-  std::fflush(stderr);
+  say("{}{}{}", terminal_ ? "\r\x1b[K" : "", text(), terminal_ ? "" : "\n");
 }
 
 void ProgressLine::part(std::int64_t done, std::int64_t all, const std::function<std::string()>& text) {

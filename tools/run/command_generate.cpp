@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
 #include "trainer/checkpoint/folder.h"
@@ -107,9 +108,9 @@ void add_generate_command(CLI::App& program) {
     if (command->count("--max-tokens") == 0 && left > 0) request.max_tokens = std::min(request.max_tokens, left);
     const bool speaks = first_rank_of_process(config) == 0;
     if (speaks && request.max_tokens > left) {
-      fmt::print(stderr, "weft: warning: the text may come to position {}; the model was trained on {}: {}\n",
-                 trained - left + request.max_tokens, trained,
-                 left > 0 ? fmt::format("--max-tokens {} stays within", left) : "give a shorter prompt");
+      say("weft: warning: the text may come to position {}; the model was trained on {}: {}\n",
+          trained - left + request.max_tokens, trained,
+          left > 0 ? fmt::format("--max-tokens {} stays within", left) : "give a shorter prompt");
     }
     // Bytes unchanged, with a line before each sample if there are several.
     const bool prints = speaks && !arguments->json;
@@ -127,8 +128,8 @@ void add_generate_command(CLI::App& program) {
     }
     // Redirected text has no newline at its end, and both streams may go to one file.
     const bool within_line = prints && request.samples == 1 && isatty(STDOUT_FILENO) == 0;
-    fmt::print(stderr, "{}prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", within_line ? "\n" : "",
-               result.prompt_tokens, result.prompt_seconds, result.tokens_per_second());
+    say("{}prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", within_line ? "\n" : "", result.prompt_tokens,
+        result.prompt_seconds, result.tokens_per_second());
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
+#include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_reports.h"
 #include "trainer/config/config.h"
@@ -118,7 +119,7 @@ void add_check_command(CLI::App& program) {
     if (resolved.config.data.train.empty()) {
       // A configuration for planning: every command that reads no text accepts it.
       check_step(resolved.config);
-      fmt::print(stderr, "weft: warning: data.train names no file: the configuration can be planned, not trained\n");
+      say("weft: warning: data.train names no file: the configuration can be planned, not trained\n");
     } else {
       require_room(*command, *file, resolved.config, said_hardware(resolved.config));
       verdict = "can be trained: " + check_start(resolved).reading;
@@ -128,7 +129,7 @@ void add_check_command(CLI::App& program) {
                count_parameters(resolved.config.model).total, resolved.said.size());
     // A missing GPU is only a warning, because a configuration may be checked on another machine than it runs on.
     const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
-    if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
+    if (reason) say("weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
   });
 }
 

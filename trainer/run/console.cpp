@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "parallel/runtime/quantities.h"
+#include "parallel/runtime/standard_error.h"
 #include "trainer/plan/configured_schedule.h"
 
 namespace weft {
@@ -100,7 +100,7 @@ void Console::flush() {
   out_.clear();
   closed_ |= reason == EPIPE;
   if (std::exchange(lost_, true)) return;
-  std::fputs(fmt::format("weft: standard output cannot be written: {}\n", std::strerror(reason)).c_str(), stderr);
+  say("weft: standard output cannot be written: {}\n", std::strerror(reason));
 }
 
 void Console::banner(const Config& config, const Program& program, const RoutedBytes& predicted) {

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/phase_clock.h"
 #include "parallel/runtime/quantities.h"
+#include "parallel/runtime/standard_error.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/config/config.h"
 #include "trainer/rank/backend.h"
@@ -131,7 +131,7 @@ void gather_figures(RankRun& run, const Mesh& mesh, TrainResult& result) {
 // The console belongs to rank 0.
 void note_of_rank(Console& console, int rank, const char* name, const std::string& text) {
   if (rank == 0) return console.note(name, text);
-  std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
+  say("rank {}: {}\n", rank, text);
 }
 
 CheckpointSetup checkpoint_setup(const ResolvedConfig& resolved, Console& console) {
