@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -33,6 +34,14 @@ using weft::failed_run;
 // several loads its kernels before any runs.
 void load_kernels_at_once() {
   if (weft::find_siblings()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+// The next file to be opened would take the number of a standard stream that is closed. So /dev/null takes it, opened
+// such that every use of the stream still fails.
+void hold_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
 }
 
 // Each rank keeps the files of a checkpoint open that it reads, and ranks may be threads of one process.
@@ -152,6 +161,7 @@ int after_output(int code) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  hold_standard_streams();
   // A closed pipe becomes a write error instead of a signal, so that a run can save before it exits. So does a file at
   // the size limit of the process, as on a full disk.
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);

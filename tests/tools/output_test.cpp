@@ -25,6 +25,25 @@ TEST_F(LostOutput, OnAFullDeviceIsAFailure) {
   EXPECT_EQ(weft("check run.toml 2>/dev/full").exit_code, 0);
 }
 
+// A file of the program must not take the place of a stream that is closed. Nothing waits for it, nothing goes into it.
+TEST_F(LostOutput, OfAStreamThatIsClosed) {
+  const std::string one_rank =
+      " --parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 --parallelism.expert=1";
+  for (const auto& [closed, code] :
+       {std::pair{"<&-", 0}, std::pair{"2>&-", 0}, std::pair{"<&- 2>&-", 0}, std::pair{">&-", 3},
+        std::pair{"<&- >&-", 3}, std::pair{">&- 2>&-", 3}, std::pair{"<&- >&- 2>&-", 3}}) {
+    run("rm -rf one data.*");
+    for (const std::string& command :
+         {std::string("check run.toml"), "train run.toml --run.directory=one" + one_rank,
+          std::string("data tokenize text.txt --tokenizer byte --output data"), std::string("eval one --data text.txt"),
+          std::string("generate one --prompt warp --max-tokens 1")}) {
+      const ProgramResult result = run("(timeout 60 '" WEFT_PROGRAM "' " + command + " " + closed + ")");
+      EXPECT_EQ(result.exit_code, code) << command << " " << closed << "\n" << result.messages;
+    }
+    EXPECT_EQ(saved("one").size(), 1u) << closed;
+  }
+}
+
 // A warning that cannot be told decides nothing: this run saves no weights, of which it warns.
 TEST_F(LostOutput, OfAWarningEndsNothing) {
   const std::string warned = "'" WEFT_PROGRAM "' train run.toml --checkpoint.at_end=false --run.directory=";
