@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,6 +20,7 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/output_file.h"
@@ -198,13 +199,11 @@ void RunDirectory::remove_traces() const {
 }
 
 std::optional<std::string> RunDirectory::begin_after(std::int64_t step, const std::string& resolved_toml, bool events) {
-  write_whole(path_, config_name, resolved_toml);
-  configuration_ = checksum_text(checksum(resolved_toml));
   const std::string file = (path_ / metrics_file).string();
   std::string kept;
   std::int64_t number = 0, unreadable = 0, first_unreadable = 0;
-  if (step > 0) {
-    std::ifstream metrics(file);
+  if (step > 0 && std::filesystem::exists(file)) {
+    std::istringstream metrics(read_whole_file(file));  // refused before anything is replaced
     for (std::string line; std::getline(metrics, line);) {
       ++number;
       const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
@@ -216,6 +215,8 @@ std::optional<std::string> RunDirectory::begin_after(std::int64_t step, const st
       }
     }
   }
+  write_whole(path_, config_name, resolved_toml);
+  configuration_ = checksum_text(checksum(resolved_toml));
   write_whole(path_, metrics_file, kept);
   metrics_.emplace(file);
   const std::filesystem::path folder = path_ / events_folder;

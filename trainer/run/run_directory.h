@@ -102,7 +102,7 @@ class RunDirectory {
 
   // Before the first step: writes config.toml, and removes the metrics of steps after `step`, which are repeated; with
   // 0 all metrics and event files. Begins an event file if `events`. Returns a sentence if lines of earlier steps
-  // cannot be read; they are left out.
+  // cannot be read; they are left out. Throws as read_whole_file, before it writes, if the whole file cannot be read.
   std::optional<std::string> begin_after(std::int64_t step, const std::string& resolved_toml, bool events);
   // Before a recording: removes the traces of an earlier one, which may have had other ranks. Rank 0 calls it before
   // its first step; the others write after a later step, whose totals wait for rank 0.
