@@ -349,6 +349,29 @@ TEST_F(ReportCommand, SamplesComeFromEachKeptCheckpoint) {
   EXPECT_EQ(page_json(page_of("out/tiny"), "report")["runs"][0]["samples"], PageJson::array());
 }
 
+// Those in the directory of the run are of the run before it.
+TEST_F(ReportCommand, SamplesComeFromWhereTheRunSaves) {
+  train("--checkpoint.interval=3");
+  train("--checkpoint.directory=saved --run.steps=2");
+  const std::string words = " --samples 1 --prompt warp --max-tokens 1";
+  const PageJson samples = page_json(page_of("out/tiny" + words), "report")["runs"][0]["samples"];
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_EQ(samples[0]["step"], 2);
+  for (const std::string command : {"checkpoint inspect", "checkpoint verify"}) {
+    const auto found = weft(command + " out/tiny --json");
+    EXPECT_EQ(found.exit_code, 0) << found.messages;
+    EXPECT_EQ(found.output, weft(command + " saved --json").output) << command;
+  }
+  std::filesystem::rename(folder_ / "saved", folder_ / "moved");
+  for (const std::string& command : {"report" + words, std::string("checkpoint inspect")}) {
+    const auto refused = weft(command + " out/tiny");
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(refused.messages.find("out/tiny/config.toml says that its run saves to saved (checkpoint.directory)"),
+              std::string::npos)
+        << command << ": " << refused.messages;
+  }
+}
+
 TEST_F(ReportCommand, RefusesByName) {
   train("--checkpoint.at_end=false");
   std::filesystem::create_directories(folder_ / "empty");

@@ -118,6 +118,24 @@ TEST_F(CheckpointFolders, WhatAPathMeans) {
   }
 }
 
+// The folder `checkpoints` in the directory of a run may be that of an earlier run.
+TEST_F(CheckpointFolders, ARunsDirectoryMeansWhereTheRunSaves) {
+  const auto other = make("run/checkpoints/step-00000010"), own = make("saved/step-00000005");
+  const auto say = [&](const std::string& directory) {
+    write_file(path() / "run/config.toml", fmt::format("[checkpoint]\ndirectory = \"{}\"\n", directory));
+  };
+  say("");
+  EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{10, other}));
+  say((path() / "saved").string());
+  EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{5, own}));
+  EXPECT_EQ(resolve_checkpoint(path() / "run/checkpoints"), (CheckpointFolder{10, other}));
+  say((path() / "gone").string());
+  const std::string text = said(ErrorKind::request, [&] { resolve_checkpoint(path() / "run"); });
+  EXPECT_NE(text.find(fmt::format("{0}/run/config.toml says that its run saves to {0}/gone", path().string())),
+            std::string::npos)
+      << text;
+}
+
 // A command that reads takes no older checkpoint in silence, unless that one is named.
 TEST_F(CheckpointFolders, APathDoesNotMeanAnOlderCheckpointThanTheLostOne) {
   const auto first = make("run/checkpoints/step-00000005"), second = make("run/checkpoints/step-00000010", false);

@@ -103,8 +103,8 @@ void write_page(const std::string& page, const std::string& output) {
 
 // The checkpoints of a run, oldest first. A run's directory may have been moved with them.
 std::vector<CheckpointFolder> kept_checkpoints(const ReportedRun& run) {
-  std::vector<CheckpointFolder> kept = find_checkpoints(run.directory / "checkpoints");
-  if (kept.empty()) kept = find_checkpoints(run.config.checkpoint_directory());
+  const auto said = said_checkpoints(run.directory);
+  std::vector<CheckpointFolder> kept = find_checkpoints(said.value_or(run.directory / "checkpoints"));
   std::ranges::reverse(kept);
   return kept;
 }

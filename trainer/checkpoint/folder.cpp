@@ -14,6 +14,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/output_file.h"
+#include "trainer/config/config_sources.h"
 
 namespace weft {
 namespace {
@@ -158,6 +159,24 @@ std::string find_lost_checkpoint(const fs::path& directory, const std::vector<Ch
                      (directory / latest_name).string(), *latest, directory.string(), otherwise);
 }
 
+std::optional<fs::path> said_checkpoints(const fs::path& run) {
+  const fs::path config = run / checkpoint_config_name;
+  std::error_code absent;
+  if (!fs::is_regular_file(config, absent)) return std::nullopt;
+  const ConfigSources sources = gather_sources(config, read_text(config), {});
+  const auto said = sources.entries.find("checkpoint.directory");
+  if (said == sources.entries.end()) return std::nullopt;
+  const auto* directory = std::get_if<std::string>(&said->second.value.data);
+  if (directory == nullptr || directory->empty()) return std::nullopt;
+  if (find_checkpoints(*directory).empty()) {
+    fail_request(
+        "{} says that its run saves to {} (checkpoint.directory), which holds no checkpoint. Name a checkpoint, or "
+        "call this where the run was started: a relative folder is below the working directory",
+        config.string(), *directory);
+  }
+  return *directory;
+}
+
 CheckpointFolder resolve_checkpoint(const fs::path& path) {
   std::error_code error;
   const fs::path folder = path.filename().empty() ? path.parent_path() : path;
@@ -168,7 +187,8 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
   }
   if (!fs::is_directory(folder, error)) fail_request("{}: there is no such folder", folder.string());
   if (fs::exists(folder / manifest_name, error)) return {named_step(folder.filename().string()).value_or(0), folder};
-  for (const fs::path& directory : {folder, folder / "checkpoints"}) {
+  const auto said = said_checkpoints(folder);
+  for (const fs::path& directory : said ? std::vector{*said} : std::vector{folder, folder / "checkpoints"}) {
     const auto found = find_checkpoints(directory);
     if (const std::string lost = find_lost_checkpoint(directory, found); !lost.empty()) {
       fail_request("{}, or name the checkpoint that is to be read", lost);
@@ -177,10 +197,9 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
   }
   if (fs::exists(folder / "metrics.jsonl", error)) {
     fail_request(
-        "{} is the directory of a run that has no checkpoint: it ended before its first save, saves nothing "
-        "(checkpoint.at_end = false), or saves elsewhere (checkpoint.directory, as {} says). Train it to its end, or "
-        "with --checkpoint.interval=N, which saves every N steps",
-        folder.string(), (folder / checkpoint_config_name).string());
+        "{} is the directory of a run that has no checkpoint: it ended before its first save, or saves nothing "
+        "(checkpoint.at_end = false). Train it to its end, or with --checkpoint.interval=N, which saves every N steps",
+        folder.string());
   }
   fail_request("{} is no checkpoint: it has no {}, and neither it nor {} has folders {}<number> with one",
                folder.string(), manifest_name, (folder / "checkpoints").string(), name_prefix);

@@ -42,10 +42,14 @@ std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& 
 // Either a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no
 // such sign.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
+// checkpoint.directory as config.toml in the directory `run` says; none if it is empty or unsaid there. As for the run,
+// a relative one is below the working directory. Throws Error (request) if it holds no checkpoint: those of another run
+// could be taken for its own.
+std::optional<std::filesystem::path> said_checkpoints(const std::filesystem::path& run);
 // The checkpoint for a path given by the user. It is the checkpoint itself, that of a file `best`, the newest in a
-// folder of checkpoints, or the newest of a run's directory. Its step is taken from the folder's name, 0 if the name
-// has none. Throws Error (request) with the expected folders and files if there is no checkpoint, and if the newest is
-// lost (find_lost_checkpoint).
+// folder of checkpoints, or the newest of a run's directory. Those of a run are its said_checkpoints, or in
+// `checkpoints`. Its step is taken from the folder's name, 0 if the name has none. Throws Error (request) with the
+// expected folders and files if there is no checkpoint, and if the newest is lost (find_lost_checkpoint).
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
 // The file that a rank writes and removes as a trial of whether checkpoints can be saved.
