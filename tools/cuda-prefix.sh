@@ -13,7 +13,8 @@ if [[ $# -lt 2 ]]; then
 fi
 folder=$(realpath -m "$1")
 shift
-if [[ -e $folder && ! -L $folder/lib64 ]]; then
+made=$folder/.made-by-cuda-prefix
+if [[ -e $folder && ! -e $made ]]; then
   echo "cuda-prefix.sh: $folder is there and was not made by this script" >&2
   exit 1
 fi
@@ -32,6 +33,7 @@ fi
 
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,include,lib}
+touch "$made"
 ln -s lib "$folder/lib64"
 for part in "${parts[@]}"; do
   for kind in bin include lib; do

@@ -24,13 +24,15 @@ if [[ ${#missing[@]} -gt 0 ]]; then
   echo "vendor-deps.sh: install these first: ${missing[*]}" >&2
   exit 1
 fi
-if [[ -e $folder && ! -d $folder/include ]]; then
+made=$folder/.made-by-vendor-deps
+if [[ -e $folder && ! -e $made ]]; then
   echo "vendor-deps.sh: $folder is there and was not made by this script" >&2
   exit 1
 fi
 
 rm -rf "$folder"
 mkdir -p "$folder"/{include,lib,licenses,share/dygraphs,src/googletest}
+touch "$made"
 for header in "${headers[@]}"; do cp -rL "/usr/include/$header" "$folder/include/"; done
 cp -rL /usr/src/googletest/googletest/{include,src} "$folder/src/googletest/"
 cp -L /usr/share/javascript/dygraphs/dygraph.min.{js,css} "$folder/share/dygraphs/"

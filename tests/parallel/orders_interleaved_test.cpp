@@ -114,6 +114,20 @@ TEST(Interleaved, ARefusalNamesTheNearestCountsThatWork) {
             "set microbatches = 12 or 16");
   EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 12, .microbatch_group = 3}),
             "schedule interleaved on 4 ranks takes groups of at least 4 microbatches, not 3; set microbatch_group = 4");
+  // The group that is named is taken.
+  for (int ranks = 2; ranks <= 6; ++ranks) {
+    for (int microbatches = 1; microbatches <= 20; ++microbatches) {
+      const std::string text =
+          refusal({.ranks = ranks, .chunks = 2, .microbatches = microbatches, .microbatch_group = 1});
+      const std::string_view named = "set microbatch_group = ";
+      if (text == "accepted") continue;
+      ASSERT_NE(text.find(named), std::string::npos) << text;
+      const int group = std::stoi(text.substr(text.find(named) + named.size()));
+      EXPECT_EQ(refusal({.ranks = ranks, .chunks = 2, .microbatches = microbatches, .microbatch_group = group}),
+                "accepted")
+          << text;
+    }
+  }
   EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 8, .microbatch_group = 9}),
             "schedule interleaved: microbatch_group = 9 is more than the 8 microbatches of a step; set "
             "microbatch_group = 8, or microbatches = 9");

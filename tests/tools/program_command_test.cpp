@@ -177,6 +177,9 @@ TEST_F(ProgramCommand, AScheduleOfOtherCountsNamesTheKeysThatFit) {
             std::string::npos)
       << refused.messages;
   EXPECT_EQ(weft("check run.toml --pipeline.schedule=two.csv").exit_code, 0);
+  const auto chunks = weft("check run.toml --pipeline.schedule=two.csv --pipeline.chunks=3");
+  EXPECT_NE(chunks.messages.find("global_batch_size = 8, without pipeline.chunks"), std::string::npos)
+      << chunks.messages;
 }
 
 // The order of a run as CSV has a line for each rank of one pipeline, and is a schedule's file. Read back it gives the

@@ -102,6 +102,7 @@ TEST(TraceSums, AddUpWhatLabelsDoNotTellApart) {
   EXPECT_EQ(phases[0].median, 3.0);
   EXPECT_EQ(phases[0].most, 8.0);
   EXPECT_EQ(phases[2].bytes, 64);
+  EXPECT_EQ(by("stage")[0].median, 3.0);
   EXPECT_EQ(by("family,phase").size(), 3u);
   EXPECT_EQ(by("stage").size(), 3u);
   EXPECT_EQ(by("rank").size(), 2u);

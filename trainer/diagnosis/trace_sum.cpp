@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/medians.h"
 #include "parallel/runtime/outside_text.h"
 
 namespace weft {
@@ -167,7 +168,7 @@ std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<cons
     }
     std::ranges::sort(seconds);
     sum.least = seconds.front();
-    sum.median = seconds[seconds.size() / 2];
+    sum.median = median_of(seconds);
     sum.most = seconds.back();
     sums.push_back(std::move(sum));
   }

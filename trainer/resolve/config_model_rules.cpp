@@ -108,8 +108,8 @@ Rules state_space_rules() {
          const int context = c.parallelism.context;
          return none_or(!c.model.has(Mixer::state_space) || context == 1,
                         "context {} splits sequences, and model.layers \"{}\" has state spaces (M), which take whole "
-                        "ones: write context = 1 and give the ranks to another axis, as in tensor = {}",
-                        context, c.layers_text, context * c.parallelism.tensor);
+                        "ones: write context = 1 and give the ranks to another axis, as in data_shard = {}",
+                        context, c.layers_text, context * c.parallelism.data_shard);
        }},
   };
 }

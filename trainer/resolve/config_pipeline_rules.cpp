@@ -69,8 +69,8 @@ Messages order_faults(const Config& config) {
     if (input.chunks > 1) asked.chunks = input.chunks;
     const UserOrder& order = *config.pipeline.own_order;
     if (const auto other = refusal_of([&] { require_same_counts(order, asked); })) {
-      fail_request("{}. It runs with parallelism.pipeline = {} and training.global_batch_size = {}", *other,
-                   order.ranks.size(), order.microbatches * unit);
+      fail_request("{}. It runs with parallelism.pipeline = {} and training.global_batch_size = {}{}", *other,
+                   order.ranks.size(), order.microbatches * unit, asked.chunks ? ", without pipeline.chunks" : "");
     }
     if (input.microbatch_group > 0) fail_request("a schedule of its own takes no groups: leave microbatch_group out");
   });

@@ -128,7 +128,7 @@ function addExperts() {
     if (told.length === 0) continue;
     // One scale for all runs. An even load is 1 in both.
     const values = told.flatMap(r => runs[r].experts.fields[field].rows.flat()).filter(value => value !== null);
-    const even = 1, worst = upwards ? Math.max(1.01, ...values) : Math.min(0.99, ...values);
+    const even = 1, worst = values.reduce((worst, value) => upwards ? Math.max(worst, value) : Math.min(worst, value), upwards ? 1.01 : 0.99);
     for (const r of told) {
       const part = headed(area("experts"), r), experts = runs[r].experts;
       if (field !== "max_over_mean") make(part, "h3", label);

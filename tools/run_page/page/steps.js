@@ -1,7 +1,7 @@
 // Steps, differences, samples, configurations; then the page as a whole.
 function stepTable(parent, lanes) {
   const kinds = [["compute", "compute"], ["gathers", "waits for gathers"], ["reductions", "waits for reductions"],
-    ["host", "waits for host memory"], ["bubble", "bubble"], ["update", "norm and optimizer"]];
+    ["rows", "waits for rows of experts"], ["host", "waits for host memory"], ["bubble", "bubble"], ["update", "norm and optimizer"]];
   const measured = lanes.measured !== null;
   const rows = [["step", timeText(lanes.planned_seconds, false), measured ? timeText(lanes.measured_seconds, false) : "–"]];
   for (const rank of lanes.ranks) {

@@ -19,8 +19,8 @@ function shortCount(value) {
 
 function duration(seconds) {
   if (seconds < 120) return timeText(seconds, false);
-  const minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60);
-  if (hours === 0) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const whole = Math.round(seconds), minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60);
+  if (hours === 0) return `${minutes} min ${whole % 60} s`;
   return `${hours} h ${minutes % 60} min`;
 }
 
