@@ -15,7 +15,7 @@ folder=$(realpath -m "$1")
 shift
 made=$folder/.made-by-cuda-prefix
 if [[ -e $folder && ! -e $made ]]; then
-  echo "cuda-prefix.sh: $folder is there and was not made by this script" >&2
+  echo "cuda-prefix.sh: $folder is there without $(basename "$made"); remove it if this script made it" >&2
   exit 1
 fi
 

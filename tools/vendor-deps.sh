@@ -26,7 +26,7 @@ if [[ ${#missing[@]} -gt 0 ]]; then
 fi
 made=$folder/.made-by-vendor-deps
 if [[ -e $folder && ! -e $made ]]; then
-  echo "vendor-deps.sh: $folder is there and was not made by this script" >&2
+  echo "vendor-deps.sh: $folder is there without $(basename "$made"); remove it if this script made it" >&2
   exit 1
 fi
 

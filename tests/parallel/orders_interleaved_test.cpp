@@ -113,7 +113,8 @@ TEST(Interleaved, ARefusalNamesTheNearestCountsThatWork) {
             "schedule interleaved on 4 ranks in groups of 6 microbatches leaves a group of 1, shorter than the ranks; "
             "set microbatches = 12 or 16");
   EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 12, .microbatch_group = 3}),
-            "schedule interleaved on 4 ranks takes groups of at least 4 microbatches, not 3; set microbatch_group = 4");
+            "schedule interleaved on 4 ranks takes groups of at least 4 microbatches or of all, not 3; set "
+            "microbatch_group = 4");
   // The group that is named is taken.
   for (int ranks = 2; ranks <= 6; ++ranks) {
     for (int microbatches = 1; microbatches <= 20; ++microbatches) {

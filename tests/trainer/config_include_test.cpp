@@ -100,9 +100,13 @@ TEST_F(ConfigInclude, AFileOfAListIsNotReadForOneBeforeIt) {
   put("steps.toml", "[run]\nsteps = 50\n");
   put("more.toml", "include = [\"steps.toml\"]\n[run]\nsteps = 60\n");
   const std::string text = message(put("run.toml", "include = [\"a.toml\", \"more.toml\", \"steps.toml\"]\n"));
-  EXPECT_NE(text.find("run.toml:1:35: error: include: " + in_folder("steps.toml") + " has been read for a file before"),
+  EXPECT_NE(text.find("run.toml:1:35: error: include: " + in_folder("steps.toml") + " has been read before others"),
             std::string::npos)
       << text;
+  put("list.toml", "include = [\"more.toml\", \"steps.toml\"]\n");
+  EXPECT_NE(message(put("run.toml", "include = [\"a.toml\", \"steps.toml\", \"list.toml\"]\n"))
+                .find("list.toml:1:26: error: include: "),
+            std::string::npos);
   const auto steps = [&](const std::string& list) {
     return read_config(put("run.toml", "include = [" + list + "]\n")).config.run.steps;
   };

@@ -79,7 +79,7 @@ TEST(ChatTemplates, RefuseByNameAndLine) {
            {"{{ 'a'.format(1) }}", "t:1: Weft knows no method 'format' of a text"},
            {"{{ range(3) }}", "t:1: Weft knows no function 'range'"},
            {"{{ 'é' | upper }}", "t:1: Weft knows upper and lower case of ASCII alone"},
-           {"{{ [1] }}", "t:1: a list is printed; of lists and dicts, tojson makes a text"},
+           {"{{ [1] }}", "t:1: a list is printed; tojson makes a text of lists and dicts, and 'join' of others"},
            {"{{ 1, 2 }}", "t:1: '}}' expected in place of ','"},
            {"{{ (1, 2) }}", "t:1: Weft knows no tuples"},
            {"{{ 2 ** 3 }}", "t:1: '**' of 2 and 3"},

@@ -164,17 +164,16 @@ std::optional<fs::path> said_checkpoints(const fs::path& run) {
   std::error_code absent;
   if (!fs::is_regular_file(config, absent)) return std::nullopt;
   const ConfigSources sources = gather_sources(config, read_text(config), {});
-  const auto said = sources.entries.find("checkpoint.directory");
-  if (said == sources.entries.end()) return std::nullopt;
-  const auto* directory = std::get_if<std::string>(&said->second.value.data);
-  if (directory == nullptr || directory->empty()) return std::nullopt;
-  if (find_checkpoints(*directory).empty()) {
-    fail_request(
-        "{} says that its run saves to {} (checkpoint.directory), which holds no checkpoint. Name a checkpoint, or "
-        "call this where the run was started: a relative folder is below the working directory",
-        config.string(), *directory);
-  }
-  return *directory;
+  const auto said = [&](const char* key) {
+    const auto found = sources.entries.find(key);
+    const auto* text = found == sources.entries.end() ? nullptr : std::get_if<std::string>(&found->second.value.data);
+    return text == nullptr ? fs::path() : fs::path(*text);
+  };
+  const fs::path directory = said("checkpoint.directory");
+  if (directory.empty()) return std::nullopt;
+  // A run that was moved took along what is inside of it.
+  const fs::path inside = directory.lexically_relative(said("run.directory"));
+  return inside.empty() || *inside.begin() == ".." ? directory : run / inside;
 }
 
 CheckpointFolder resolve_checkpoint(const fs::path& path) {
@@ -188,12 +187,18 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
   if (!fs::is_directory(folder, error)) fail_request("{}: there is no such folder", folder.string());
   if (fs::exists(folder / manifest_name, error)) return {named_step(folder.filename().string()).value_or(0), folder};
   const auto said = said_checkpoints(folder);
-  for (const fs::path& directory : said ? std::vector{*said} : std::vector{folder, folder / "checkpoints"}) {
+  for (const fs::path& directory : {folder, said.value_or(folder / "checkpoints")}) {
     const auto found = find_checkpoints(directory);
     if (const std::string lost = find_lost_checkpoint(directory, found); !lost.empty()) {
       fail_request("{}, or name the checkpoint that is to be read", lost);
     }
     if (!found.empty()) return found.front();
+  }
+  if (said && !fs::exists(*said, error)) {
+    fail_request(
+        "{} says that its run saves to {} (checkpoint.directory), which is not there. Name a checkpoint, or call this "
+        "where the run was started: a relative folder is below the working directory",
+        (folder / checkpoint_config_name).string(), said->string());
   }
   if (fs::exists(folder / "metrics.jsonl", error)) {
     fail_request(

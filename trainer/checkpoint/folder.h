@@ -42,9 +42,9 @@ std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& 
 // Either a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no
 // such sign.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
-// checkpoint.directory as config.toml in the directory `run` says; none if it is empty or unsaid there. As for the run,
-// a relative one is below the working directory. Throws Error (request) if it holds no checkpoint: those of another run
-// could be taken for its own.
+// checkpoint.directory as config.toml in the directory `run` says; none if it is empty or unsaid there. A folder inside
+// run.directory is inside `run`, which may have been moved. As for the run, another relative one is below the working
+// directory.
 std::optional<std::filesystem::path> said_checkpoints(const std::filesystem::path& run);
 // The checkpoint for a path given by the user. It is the checkpoint itself, that of a file `best`, the newest in a
 // folder of checkpoints, or the newest of a run's directory. Those of a run are its said_checkpoints, or in

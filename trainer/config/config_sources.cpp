@@ -86,7 +86,7 @@ class Gatherer {
   void put(ConfigEntry entry) { result.entries.insert_or_assign(entry.path, std::move(entry)); }
 
   void follow(const ConfigValue& value) {
-    const std::set<fs::path> read_before = read_;
+    const std::size_t read_before = read_.size();
     fs::path last;
     for (const ConfigValue& element : elements_of(value)) {
       const auto* name = std::get_if<std::string>(&element.data);
@@ -96,9 +96,9 @@ class Gatherer {
       }
       const fs::path file = chain_.back().parent_path() / *name;
       const fs::path canonical = canonical_path(file);
-      if (canonical != last && read_.contains(canonical) && !read_before.contains(canonical)) {
-        wrong_include(element, fmt::format("{} has been read for a file before it in the list, whose values win: put "
-                                           "it first, or leave it out",
+      if (canonical != last && read_.contains(canonical) && read_.size() > read_before) {
+        wrong_include(element, fmt::format("{} has been read before others of the list, whose values win: put it "
+                                           "first, or leave it out",
                                            file.string()));
       } else {
         follow(element, file);

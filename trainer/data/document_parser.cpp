@@ -97,14 +97,6 @@ std::int64_t Document::bytes() const {
   return bytes;
 }
 
-bool Document::ends_learned() const {
-  const auto tells = [](const TextPart& part) {
-    return part.learned || part.text.find_first_not_of(" \t\r\n") != std::string::npos;
-  };
-  const auto last = std::find_if(parts.rbegin(), parts.rend(), tells);
-  return last != parts.rend() && last->learned;
-}
-
 DocumentParser::~DocumentParser() = default;
 DocumentParser::DocumentParser(DocumentParser&&) noexcept = default;
 
@@ -156,8 +148,12 @@ std::optional<DocumentParser::ValueFault> DocumentParser::take_conversation(cons
   document.joined = true;
   auto why = refusal_of([&] { document.parts = chat_->conversation(*list); });
   if (!why && std::ranges::none_of(document.parts, &TextPart::learned)) {
-    why = "no message is learned: none has the role assistant or model, or the template marks none";
+    why = "no message is learned: none has the role assistant or model, or what the template marks is empty";
   }
+  // Templates that mark what is learned know other roles.
+  const Json& role = list->back()["role"];
+  document.ends_learned =
+      role == "assistant" || role == "model" || (!document.parts.empty() && document.parts.back().learned);
   return why ? std::optional(ValueFault{path, std::move(*why)}) : std::nullopt;
 }
 

@@ -30,10 +30,9 @@ struct DocumentRules {
 
 struct Document {
   std::vector<TextPart> parts;
-  bool joined = false;  // the parts are encoded as one text, otherwise each by itself
+  bool joined = false;       // the parts are encoded as one text, otherwise each by itself
+  bool ends_learned = true;  // whether the token behind it is learned
   std::int64_t bytes() const;
-  // Whether the token behind it is learned: no text follows the last learned part, white space apart.
-  bool ends_learned() const;
 };
 
 // Used by one thread. Lines share its memory.

@@ -178,8 +178,9 @@ std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& pars
 
 std::string DocumentReader::refused(const RawText& raw, std::string_view why) const {
   std::string fault = fmt::format("\"{}\":{}:{}", files_[raw.file], raw.line, why);
-  if (rules_.bad_lines == BadLines::skip) return fault;
-  fail_request("{}; --bad-lines skip leaves such lines out and counts them", fault);
+  const bool whole = !json_[raw.file] && rules_.text == TextDocuments::file;
+  if (rules_.bad_lines == BadLines::skip && !whole) return fault;
+  fail_request("{}; {}--bad-lines skip leaves such lines out and counts them", fault, whole ? "--documents line " : "");
 }
 
 void DocumentReader::skip(const std::string& fault) {

@@ -96,7 +96,7 @@ struct TextEncoder {
     counts.insert(counts.begin(), begin.size(), 0);
     if (end) {
       ids.push_back(*end);
-      counts.push_back(document->ends_learned() ? 1 : 0);
+      counts.push_back(document->ends_learned ? 1 : 0);
     }
     return text;
   }

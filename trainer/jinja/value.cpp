@@ -75,7 +75,9 @@ std::string text_of(const Json& json) {
   if (json.is_discarded()) return "";
   if (json.is_null()) return "None";
   if (json.is_boolean()) return json.get<bool>() ? "True" : "False";
-  if (!json.is_number()) fail_request("{} is printed; of lists and dicts, tojson makes a text", type_name(json));
+  if (!json.is_number()) {
+    fail_request("{} is printed; tojson makes a text of lists and dicts, and 'join' of others", type_name(json));
+  }
   if (!json.is_number_float()) return json.dump();
   std::string text = fmt::format("{}", json.get<double>());  // with an exponent where Python's repr has one
   return text.find_first_of(".e") == text.npos ? text + ".0" : text;

@@ -134,10 +134,6 @@ class OrderWalk {
   std::vector<std::optional<double>> forward_, backward_;  // ends, by stage and microbatch
 };
 
-bool hides_rows(const Config& config) {
-  return config.pipeline.own_order || find_schedule(config.pipeline.schedule).overlaps;
-}
-
 // Of a microbatch; `hides`: without the exchanges that overlapped pairs may hide.
 double shown_seconds(const ModelPiece& piece, bool hides) {
   return piece.seconds() - (hides ? piece.rows : 0.0);

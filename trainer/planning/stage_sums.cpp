@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "trainer/plan/unit_policy.h"
 
 namespace weft {
@@ -41,12 +42,18 @@ bool merges_blocks(const Config& config, Family family) {
 
 // Of a stage with so many blocks, whether every forward and every backward gathers all of them except one. Between a
 // forward and the next backward that is the block at the turn. A unit also stays if its next gather would begin right
-// behind its last use. With a lookahead of 1 that happens where two units alternate, with larger ones more often.
-bool gathers_again(const UnitPolicy& policy, std::int64_t blocks) {
-  return policy.residency == Residency::reshard_after_use && policy.lookahead <= 1 && blocks >= policy.lookahead + 2;
+// behind its last use. With a lookahead of 1 that happens where two units alternate, with larger ones more often. In
+// overlapped pairs forwards and backwards also meet in the middle of a stage.
+bool gathers_again(const Config& config, const UnitPolicy& policy, std::int64_t blocks) {
+  return policy.residency == Residency::reshard_after_use && policy.lookahead <= 1 && blocks >= policy.lookahead + 2 &&
+         !hides_rows(config);
 }
 
 }  // namespace
+
+bool hides_rows(const Config& config) {
+  return config.pipeline.own_order || find_schedule(config.pipeline.schedule).overlaps;
+}
 
 StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBlocks& blocks, int stage) {
   StageSums sums;
@@ -100,7 +107,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
     }
   }
   for (const auto& [key, gathers] : of_blocks) {
-    if (!gathers_again(resolve_policy(config, key.first, stage), gathers.blocks)) continue;
+    if (!gathers_again(config, resolve_policy(config, key.first, stage), gathers.blocks)) continue;
     const double turns = 2.0 * static_cast<double>(microbatches) * (gathers.all - gathers.most);
     key.second->gathers += std::max(turns - gathers.all, 0.0);
   }
@@ -122,7 +129,7 @@ UnitsOfModel units_of_model(const Config& config, const ModelPieces& pieces, int
     if (is_replicated(family)) continue;
     const UnitPolicy policy = resolve_policy(config, family, 0);
     const bool known = shard.residency_by_stage.empty();
-    const bool again = known && gathers_again(policy, policy.lookahead + 2);
+    const bool again = known && gathers_again(config, policy, policy.lookahead + 2);
     const double reductions = reductions_of(policy, config.microbatches());
     for (const auto& [of_piece, sum] :
          {std::pair(&PieceUnits::seconds, &units.seconds), std::pair(&PieceUnits::on_adapters, &units.on_adapters)}) {

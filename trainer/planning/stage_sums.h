@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// Whether the order may overlap pairs of a forward and a backward, which hide exchanges of rows.
+bool hides_rows(const Config& config);
+
 struct StageSums {
   ModelPiece sum;               // without `units`
   double alike = 0.0;           // the part of `again` that waits for the gradient to arrive: all blocks except the last

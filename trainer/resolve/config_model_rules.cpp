@@ -108,8 +108,10 @@ Rules state_space_rules() {
          const int context = c.parallelism.context;
          return none_or(!c.model.has(Mixer::state_space) || context == 1,
                         "context {} splits sequences, and model.layers \"{}\" has state spaces (M), which take whole "
-                        "ones: write context = 1 and give the ranks to another axis, as in data_shard = {}",
-                        context, c.layers_text, context * c.parallelism.data_shard);
+                        "ones: write context = 1 and give the ranks to another axis, as in data_shard = {} with a "
+                        "global_batch_size that {} divides",
+                        context, c.layers_text, context * c.parallelism.data_shard,
+                        c.training.microbatch_size * context * c.parallelism.data());
        }},
   };
 }

@@ -67,6 +67,7 @@ struct DecodeStep {
     std::size_t left = most;
     for (std::string& token : tokens) {
       const std::optional<std::string> well_formed = replace_malformed(token);
+      if (well_formed && token.size() == 1) continue;  // the text of more tokens may make a character of it
       token = replaced_text(well_formed ? *well_formed : token, step, left, scratch);
       left -= token.size();
     }

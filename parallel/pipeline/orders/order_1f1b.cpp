@@ -48,8 +48,9 @@ int microbatch_group(std::string_view schedule, const OrderInput& input) {
   if (group < input.ranks) {
     int works = std::min(input.ranks, input.microbatches);
     while (works < input.microbatches && !fits(input.ranks, works, input.microbatches)) ++works;
-    fail_request("schedule {} on {} ranks takes groups of at least {} microbatches, not {}; set microbatch_group = {}",
-                 schedule, input.ranks, input.ranks, group, works);
+    fail_request(
+        "schedule {} on {} ranks takes groups of at least {} microbatches or of all, not {}; set microbatch_group = {}",
+        schedule, input.ranks, input.ranks, group, works);
   }
   if (group > input.microbatches && input.microbatches >= input.ranks) {
     fail_request(
