@@ -232,6 +232,14 @@ TEST_F(ReceiptCommand, IsOfARunThatASpikeEnded) {
   EXPECT_EQ(receipt().at("median_step").at("steps"), std::max<std::ptrdiff_t>(taken - 2, 0));
 }
 
+TEST_F(ReceiptCommand, IsOfNoRunThatASpikeEndedInItsFirstStep) {
+  const auto stopped = weft("train run.toml --spikes.action=stop --spikes.grad_norm=1e-9");
+  ASSERT_EQ(stopped.exit_code, 3) << stopped.messages;
+  EXPECT_NE(refusal().find("has no summary.json: the run stopped before the spike of step 1, its first step"),
+            std::string::npos)
+      << refusal();
+}
+
 // A run that begins anew, and is killed after as many steps as the one before took.
 TEST_F(ReceiptCommand, RefusesTheSummaryOfAnEarlierRunOfAsManySteps) {
   train("--checkpoint.at_end=false");

@@ -27,14 +27,21 @@
 namespace weft {
 namespace {
 
+// Why there is no summary of the last steps. One is written after a step that was taken.
+std::string without_summary(const RunOutputs& run) {
+  if (run.steps.back().taken()) return "the run goes on, or was killed before its end";
+  return fmt::format("the run stopped before the spike of step {}, its first step", run.steps.back().step);
+}
+
 // The summary of the run's last part. Throws Error (request) if there is none, or an older Weft wrote it.
 Json summary_of(const RunOutputs& run) {
   const std::filesystem::path file = run.directory / summary_file;
   if (run.memory.empty()) {
-    fail_request("weft receipt: error: {} {}: the run goes on, or was killed before its end", run.directory.string(),
+    fail_request("weft receipt: error: {} {}: {}", run.directory.string(),
                  run.earlier_summary
                      ? fmt::format("has a {} of another configuration than its config.toml", summary_file)
-                     : fmt::format("has no {}", summary_file));
+                     : fmt::format("has no {}", summary_file),
+                 without_summary(run));
   }
   Json summary = Json::parse(read_text(file));
   for (const char* needed : {"hashes", "time", "goodput", "attention", "versions", "command_line"}) {
