@@ -218,7 +218,8 @@ TEST_F(ReportCommand, ARunUnderTwoLayoutsIsMeasuredUnderItsLast) {
   EXPECT_EQ(run["figures"]["tokens_per_second"],
             (steps[4]["tokens_per_second"].get<double>() + steps[5]["tokens_per_second"].get<double>()) / 2.0);
   EXPECT_EQ(run["curves"]["loss"]["step"].size(), 6u);
-  EXPECT_NE(run["facts"].dump().find("; since step 5, and peak, medians and plan are of this part"), std::string::npos)
+  EXPECT_NE(run["facts"].dump().find("; this configuration since step 5, and peak, medians and plan are of this part"),
+            std::string::npos)
       << run["facts"];
 }
 

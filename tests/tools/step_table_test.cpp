@@ -83,12 +83,13 @@ TEST_F(StepTableTest, AStepThatComesAgainReplacesThoseBehindIt) {
   EXPECT_TRUE(table.spikes.empty());
 }
 
-// Steps 1 and 2 are under layout a, 3 under b; a run that comes back to step 2 under a has one part.
-TEST_F(StepTableTest, TheLastLayoutHasRowsOfItsOwn) {
-  const auto line = [](int step, const char* layout) {
-    return fmt::format(R"({{"step":{0},"peak_bytes":{0},"hashes":{{"layout":"{1}","program":"p"}}}})"
-                       "\n",
-                       step, layout);
+// Steps 1 and 2 are under configuration a, 3 under b; a run that comes back to step 2 under a has one part.
+TEST_F(StepTableTest, TheLastConfigurationHasRowsOfItsOwn) {
+  const auto line = [](int step, const char* configuration) {
+    return fmt::format(
+        R"({{"step":{0},"peak_bytes":{0},"hashes":{{"configuration":"{1}","layout":"l","program":"p"}}}})"
+        "\n",
+        step, configuration);
   };
   const std::string parts = line(1, "a") + line(2, "a") + line(3, "b") + "{\"step\":4,\"peak_bytes\":4}\n";
   const StepTable table = read(parts);

@@ -134,6 +134,18 @@ TEST(RunOutputs, ASummaryOfAnEarlierPartIsNotChecked) {
   EXPECT_EQ(memory->verdict.note, "summary.json is of an earlier part of this run");
 }
 
+// A run that goes on with twice the sequences in a microbatch may gather and reduce as before.
+TEST(RunOutputs, StepsOfAnotherConfigurationAreNotAveraged) {
+  const TemporaryFolder folder;
+  leave_run(folder, short_run);
+  RunOutputs run = read_run(folder.path());
+  ASSERT_EQ(run.steps.size(), 5u);
+  run.steps[0].hashes = run.steps[3].hashes = RunHashes{"one", "list", "layout"};
+  EXPECT_EQ(gather_evidence(run).steady.size(), 3u);
+  run.steps[3].hashes->configuration = "other";
+  EXPECT_EQ(gather_evidence(run).steady.size(), 1u);
+}
+
 // What decides by counters does so without traces and summary. What it costs is then modelled, or not known, and says
 // so.
 TEST(RunOutputs, ThatAreNotThereLeaveRulesUnchecked) {

@@ -34,7 +34,7 @@ struct StepTable {
   // 3), "mtp_losses.1" (of the first predictor). Rates by parameter group are one column "lr" with the largest.
   std::map<std::string, StepColumn> columns;
   std::vector<std::size_t> spikes;  // rows whose line has a "spike": an object that tells it, or true
-  // The first row under the layout and program of the last one. A run that goes on may have changed them.
+  // The first row under the hashes of the last one. A run that goes on may have another configuration.
   std::size_t first_own_row = 0;
   bool cut_off = false;  // the file ends inside a line, which is left out
 

@@ -264,7 +264,8 @@ Json facts_json(const ReportedRun& run) {
     before = ", ";
   }
   if (const std::size_t row = run.table.first_own_row; row > 0) {
-    degrees += fmt::format("; since step {}, and peak, medians and plan are of this part", run.table.steps[row]);
+    degrees += fmt::format("; this configuration since step {}, and peak, medians and plan are of this part",
+                           run.table.steps[row]);
   }
   Json facts =
       Json::array({Json::array({"directory", run.directory.string()}), Json::array({"state", state_text(run)}),

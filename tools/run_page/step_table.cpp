@@ -37,10 +37,10 @@ class TableWriter {
     if (line.contains("mtp_losses")) add_predictors(line["mtp_losses"]);
     if (line.contains("moe") && line["moe"].is_array()) add_experts(line["moe"]);
     if (is_spike(line)) table.spikes.push_back(row_);
-    if (line.contains("hashes")) note_layout(line["hashes"]);
+    if (line.contains("hashes")) note_part(line["hashes"]);
   }
   StepTable finished() {
-    table.first_own_row = layouts_.empty() ? 0 : layouts_.back().first;
+    table.first_own_row = parts_.empty() ? 0 : parts_.back().first;
     return std::move(table);
   }
 
@@ -99,10 +99,9 @@ class TableWriter {
   }
 
   // The first step of a run, and of one that goes on, has hashes.
-  void note_layout(const StepLine& hashes) {
+  void note_part(const StepLine& hashes) {
     if (!hashes.is_object()) return;
-    std::string both = hashes.value("layout", StepLine()).dump() + hashes.value("program", StepLine()).dump();
-    if (layouts_.empty() || layouts_.back().second != both) layouts_.emplace_back(row_, std::move(both));
+    if (parts_.empty() || parts_.back().second != hashes) parts_.emplace_back(row_, hashes);
   }
 
   void drop_from(std::int64_t step) {
@@ -113,7 +112,7 @@ class TableWriter {
     table.tokens.resize(rows);
     table.seconds.resize(rows);
     std::erase_if(table.spikes, [&](std::size_t row) { return row >= rows; });
-    std::erase_if(layouts_, [&](const auto& layout) { return layout.first >= rows; });
+    std::erase_if(parts_, [&](const auto& part) { return part.first >= rows; });
     for (auto& [field, column] : table.columns) {
       while (!column.rows.empty() && column.rows.back() >= rows) {
         column.rows.pop_back();
@@ -123,7 +122,7 @@ class TableWriter {
   }
 
   std::size_t row_ = 0;
-  std::vector<std::pair<std::size_t, std::string>> layouts_;  // first row, and hashes
+  std::vector<std::pair<std::size_t, StepLine>> parts_;  // first row, and hashes
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/medians.h"
@@ -77,8 +78,14 @@ std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredE
       return found != step.communication.end() && found->second == entry.second;
     });
   };
+  // A run that goes on has hashes again. Other work may have the same exchange.
+  std::size_t part = 0;
+  std::optional<RunHashes> hashes;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].hashes && steps[i].hashes != std::exchange(hashes, steps[i].hashes)) part = i;
+  }
   std::size_t first = steps.size() - 1;
-  while (first > 0 && same_exchange(steps[first - 1])) --first;
+  while (first > part && same_exchange(steps[first - 1])) --first;
   const std::size_t count = steps.size() - first;
   return std::span(steps).subspan(count > 2 ? first + 2 : steps.size() - 1);
 }

@@ -127,8 +127,8 @@ struct RunEvidence {
   RunHardware hardware;
   ProgramFigures program;
   MeasuredExchange measured = {};
-  // The last consecutive steps with the last step's exchange, without the first two of them: caches, pools and threads
-  // are warm after two steps. The last step alone if there are no more than two.
+  // The last consecutive steps with the last step's hashes and exchange, without the first two of them. Caches, pools
+  // and threads are warm after two steps. The last step alone if there are no more than two.
   std::span<const StepMetrics> steady = {};
   double step_seconds = 0.0;            // median of `steady`
   std::vector<TracedRank> traced = {};  // empty without traces
