@@ -152,6 +152,26 @@ TEST_F(TraceCommand, CostsOfARunDealItsBlocksWhateverItsUnits) {
   }
 }
 
+// A run that goes on keeps its traces. They are no measurements of its later part if that has other work.
+TEST_F(TraceCommand, RefusesTheTracesOfOtherWork) {
+  put("run.toml", small_run);
+  put("text.txt", std::string(20'000, 'w'));
+  const auto train = [&](const std::string& arguments) {
+    const auto trained = weft("train run.toml --run.directory=traced " + arguments);
+    ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  };
+  train("--run.steps=2 --profiling.first_step=2 --profiling.last_step=2");
+  train("--run.steps=3");
+  EXPECT_EQ(weft("trace costs traced").exit_code, 0);
+  EXPECT_EQ(weft("diagnose traced").exit_code, 0);
+  train("--run.steps=4 --precision.compute=bfloat16");
+  for (const char* command : {"trace costs traced", "diagnose traced", "layout simulate run.toml --costs traced"}) {
+    const auto refused = weft(command);
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(refused.messages.find("was recorded with other work"), std::string::npos) << command << refused.messages;
+  }
+}
+
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
   put("run.toml", "x");
   std::filesystem::create_directory(folder_ / "empty");

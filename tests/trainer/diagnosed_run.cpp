@@ -108,7 +108,7 @@ std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConf
     const Program program = step_program(resolved, at);
     const ProgramCosts costs = modelled_costs(resolved.config(), mesh, program, hardware_of(run.config));
     const Simulation& simulation = simulations.emplace_back(simulate(program, costs, LaneChannels::own()));
-    const auto traced = traced_actions(program, mesh, trace);
+    const auto traced = traced_actions(run.config, program, trace);
     const auto& simulated = simulation.ranks[static_cast<std::size_t>(at.pp)];
     std::vector<TraceSpan> spans;
     for (const TracedAction& action : traced) {

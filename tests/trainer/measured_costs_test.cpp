@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
 #include <mutex>
 
 #include "parallel/pipeline/simulation/simulate.h"
@@ -179,6 +180,46 @@ TEST(MeasuredCosts, RefuseTracesOfSomethingElse) {
   for (const char* text : {"", "{}", "{\"traceEvents\": [{\"ph\": \"X\"}]}", "{\"traceEvents\": []}"}) {
     EXPECT_THROW(parse_chrome_trace(text, "trace_rank0.json"), Error);
   }
+}
+
+// The lists of these configurations are the same, and so are the names in the traces.
+TEST(MeasuredCosts, RefuseTracesOfOtherWork) {
+  const KnownCosts known(config_of({.layers = "d e", .degrees = {.data_shard = 2}}));
+  const auto traces_of = [&](const Config& traced) {
+    std::vector<RankTrace> traces;
+    for (const RankTrace& trace : known.traces(0.0)) {
+      const std::string text = to_chrome_trace(trace.rank, trace.spans, {}, {{"work", work_hash(traced)}});
+      traces.push_back(parse_chrome_trace(text, "trace"));
+    }
+    return traces;
+  };
+  const std::function<void(Config&)> other_work[] = {
+      [](Config& config) { config.training.microbatch_size *= 2; },
+      [](Config& config) { config.training.sequence_length *= 2; },
+      [](Config& config) { config.training.recompute = Recompute::selective; },
+      [](Config& config) { config.training.frozen = {Family::head}; },
+      [](Config& config) { config.model.hidden_size *= 2; },
+      [](Config& config) { config.model.moe.num_experts_per_tok += 1; },
+      [](Config& config) { std::swap(config.model.blocks[0], config.model.blocks[1]); },
+      [](Config& config) { std::swap(config.parallelism.data_shard, config.parallelism.data_replicate); },
+      [](Config& config) { config.precision.compute.dtype = DType::bfloat16; },
+      [](Config& config) { config.precision_by_family[Family::head].parameters = DType::bfloat16; },
+      [](Config& config) { config.run.device = DeviceKind::cuda; }};
+  int number = 0;
+  for (const auto& change : other_work) {
+    Config traced = known.config;
+    change(traced);
+    EXPECT_NE(refusal(known.config, traces_of(traced)).find("the trace is of another configuration"), std::string::npos)
+        << "change " << number;
+    ++number;
+  }
+  Config same = known.config;
+  same.run.steps += 5;
+  same.layers_text = "(d e)*1";
+  same.optimizer.learning_rate *= 2.0;
+  same.parallelism.pipeline = 2;
+  same.training.recompute = Recompute::full;
+  EXPECT_EQ(refusal(known.config, traces_of(same)), "accepted");
 }
 
 // A run of two stages and two replicas, as threads: everything that runs is measured, and the table simulates it.

@@ -11,6 +11,7 @@
 #include "tests/parallel/clocked_device.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/measure/measured_costs.h"
+#include "trainer/rank/run_hashes.h"
 
 namespace weft {
 namespace {
@@ -99,7 +100,7 @@ TEST(StepTrace, BecomesATraceOfChrome) {
                                         {"unshard \"head\"", Lane::gather, 3, std::nullopt, 64, 2.25, 2.75},
                                         {"PP:0F", Lane::compute, 3, 5, 0, 2.5, 2.625}};
   EXPECT_FALSE(nlohmann::json::parse(to_chrome_trace(7, spans)).contains("otherData"));
-  const auto trace = nlohmann::json::parse(to_chrome_trace(7, spans, {}, RunHashes{"a", "b", "c"}));
+  const auto trace = nlohmann::json::parse(to_chrome_trace(7, spans, {}, RunHashes{"a", "b", "c"}.named()));
   EXPECT_EQ(trace["otherData"],
             nlohmann::json({{"configuration_hash", "a"}, {"program_hash", "b"}, {"layout_hash", "c"}}));
   std::vector<nlohmann::json> events;

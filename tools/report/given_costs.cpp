@@ -17,6 +17,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/measure/measured_costs.h"
 #include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {
@@ -35,24 +36,10 @@ void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, 
 // Throws Error (request) unless both configurations have the same work, so that measured times hold.
 void require_same_work(const std::string& command, const std::string& run, const Config& was, const Config& config) {
   std::vector<std::string> differing;
-  const auto compare = [&](const char* what, const auto& one, const auto& other) {
-    if (!(one == other)) differing.emplace_back(what);
-  };
-  Degrees degrees = was.parallelism;
-  degrees.pipeline = config.parallelism.pipeline;
-  compare("[model]", was.model, config.model);
-  compare("[parallelism] besides pipeline", degrees, config.parallelism);
-  compare("training.microbatch_size", was.training.microbatch_size, config.training.microbatch_size);
-  compare("training.sequence_length", was.training.sequence_length, config.training.sequence_length);
-  // A block's forward that runs again takes what the first took; the others change the times of backward calls.
-  const auto in_segments = [](const Config& one) {
-    return recomputes_blocks(one.training.recompute) ? Recompute::none : one.training.recompute;
-  };
-  compare("training.recompute", in_segments(was), in_segments(config));
-  compare("training.frozen", was.training.frozen, config.training.frozen);
-  compare("[precision]", was.precision, config.precision);
-  compare("[precision] of a family", was.precision_by_family, config.precision_by_family);
-  compare("run.device", was.run.device, config.run.device);
+  const auto work = timed_work(config);
+  for (const auto& [name, values] : timed_work(was)) {
+    if (values != work.at(name)) differing.push_back(name);
+  }
   if (differing.empty()) return;
   fail_request("{}: error: the costs measured in {} hold for the same work only; it had another {}", command, run,
                fmt::join(differing, ", "));

@@ -102,7 +102,7 @@ MeasuredStep measured_step(const ResolvedRun& run, const Program& program, const
   std::map<std::int64_t, StepSpans> steps;
   for (const auto& [pipeline_rank, trace] : traces) {
     const Program own = step_program(run, run.mesh().coordinates(trace->rank));
-    for (const TracedAction& action : traced_actions(own, run.mesh(), *trace)) {
+    for (const TracedAction& action : traced_actions(run.config(), own, *trace)) {
       steps[action.span->step][pipeline_rank].push_back(action.span);
     }
   }

@@ -139,7 +139,7 @@ std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std
   for (const RankTrace& trace : traces) {
     const Coordinates at = mesh.coordinates(std::clamp(trace.rank, 0, mesh.world() - 1));
     const Program program = step_program(run, at);
-    const auto traced = traced_actions(program, mesh, trace);
+    const auto traced = traced_actions(config, program, trace);
     const auto& actions = program.ranks[at.pp];
     const auto exchanges = exchanges_of(program, actions);
     const auto steps = static_cast<int>(traced.size() / actions.size());

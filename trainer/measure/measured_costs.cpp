@@ -26,7 +26,8 @@ void require_rank(const Mesh& mesh, const RankTrace& trace) {
 
 class Measurement {
  public:
-  Measurement(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) : mesh_(mesh) {
+  Measurement(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces)
+      : config_(config), mesh_(mesh) {
     const ResolvedRun run(config);
     for (const RankTrace& trace : traces) {
       require_rank(mesh, trace);
@@ -61,7 +62,7 @@ class Measurement {
   void read(const Program& program, const RankTrace& trace) {
     const auto& actions = program.ranks[mesh_.coordinates(trace.rank).pp];
     double computed = 0.0;  // end of the compute lane's work so far: a copy waits for it on its own lane
-    for (const TracedAction& traced : traced_actions(program, mesh_, trace)) {
+    for (const TracedAction& traced : traced_actions(config_, program, trace)) {
       const Action& action = actions[traced.index];
       const TraceSpan& span = *traced.span;
       add(action, traced.index, span, trace.rank);
@@ -145,6 +146,7 @@ class Measurement {
     return samples;
   }
 
+  const Config& config_;
   const Mesh& mesh_;
   ProgramTables tables_;
   // By segment: rank (0 for all ranks of a segment run together), pipeline rank, step, position in the list.
@@ -164,6 +166,7 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   RankTrace trace;
   try {
     const auto document = nlohmann::json::parse(text);
+    trace.work_hash = document.value("otherData", nlohmann::json::object()).value("work_hash", "");
     for (const auto& event : document.at("traceEvents")) {
       if (event.at("ph") != "X") continue;
       TraceSpan span;
@@ -202,8 +205,15 @@ std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, i
                run_directory.string());
 }
 
-std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace) {
+std::vector<TracedAction> traced_actions(const Config& config, const Program& program, const RankTrace& trace) {
+  const Mesh mesh(config.parallelism);
   require_rank(mesh, trace);
+  if (!trace.work_hash.empty() && trace.work_hash != work_hash(config)) {
+    fail_request(
+        "trace_rank{}.json was recorded with other work than config.toml has: the trace is of another configuration; "
+        "remove the run's traces, or trace it again",
+        trace.rank);
+  }
   const auto& actions = program.ranks[mesh.coordinates(trace.rank).pp];
   const auto names = range_names(program, actions);
   std::vector<TracedAction> traced;

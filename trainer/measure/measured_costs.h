@@ -29,6 +29,7 @@ struct RankTrace {
   int rank = 0;  // in the world
   std::vector<TraceSpan> spans;
   std::vector<TraceSpan> work = {};
+  std::string work_hash = {};  // of the traced configuration (resolved_run.h); empty in files of older versions
 };
 
 // Parses output of to_chrome_trace; `name` is the file's name in messages. Throws Error (request) with the missing
@@ -47,8 +48,8 @@ struct TracedAction {
 };
 
 // The actions of all steps in the trace. `program` is that of the trace's rank. Throws Error (request) if the spans are
-// not the program's actions.
-std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace);
+// not the program's actions, or if the traced configuration had other work.
+std::vector<TracedAction> traced_actions(const Config& config, const Program& program, const RankTrace& trace);
 
 // Entries by name for every segment, unit and message that the traced ranks ran. Throws Error (request) if the spans do
 // not belong to the configuration's program, or if a stage has no traced rank.

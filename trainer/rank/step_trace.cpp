@@ -62,15 +62,13 @@ void StepTrace::end_step() {
 }
 
 std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans, std::span<const TraceSpan> work,
-                            const std::optional<RunHashes>& hashes) {
+                            const std::map<std::string, std::string>& hashes) {
   const auto thread_of = [](std::optional<Lane> lane) { return lane ? 1 + static_cast<int>(*lane) : 0; };
   const auto track_of = [](std::optional<Lane> lane) { return std::string(lane ? name_of(*lane) : "host"); };
   ChromeProcess process{rank, fmt::format("rank {}", rank), {{0, track_of(std::nullopt)}}};
   for (Lane lane : all_lanes) process.threads.push_back({thread_of(lane), track_of(lane)});
   ChromeTrace trace{{std::move(process)}};
-  if (hashes) {
-    for (const auto& [name, hash] : hashes->named()) trace.facts.emplace_back(name + "_hash", hash);
-  }
+  for (const auto& [name, hash] : hashes) trace.facts.emplace_back(name + "_hash", hash);
   const auto add = [&](const TraceSpan& span) {
     ChromeArguments arguments = {{"step", span.step}};
     if (span.microbatch) arguments.emplace_back("microbatch", std::int64_t{*span.microbatch});

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,6 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/pipeline/execute/execute.h"
 #include "trainer/config/config.h"
-#include "trainer/rank/run_hashes.h"
 
 namespace weft {
 
@@ -98,10 +98,10 @@ class StepTrace final : public ActionObserver {
   std::vector<std::pair<Work, Fences>> work_fences_;
 };
 
-// One JSON document with process `rank`, and in it one thread for the host and one for each lane. The hashes of the run
-// are metadata.
+// One JSON document with process `rank`, and in it one thread for the host and one for each lane. The hashes of the
+// run, by name, are metadata.
 std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans, std::span<const TraceSpan> work = {},
-                            const std::optional<RunHashes>& hashes = {});
+                            const std::map<std::string, std::string>& hashes = {});
 
 // Profiling of a rank's steps. Every step has NVTX ranges (they cost nanoseconds), and the steps of [profiling] have a
 // trace and the start of recording by nsys or ncu.

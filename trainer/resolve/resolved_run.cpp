@@ -64,6 +64,17 @@ std::string hashed_layout(const ResolvedRun& run) {
   return text;
 }
 
+Config with_said_precisions(Config config) {
+  for (const Family family : shard_families) {
+    config.precision_by_family.try_emplace(family, config.inherited_precision(family));
+  }
+  return config;
+}
+
+std::string text_hash(const std::string& text) {
+  return checksum_text(checksum(text));
+}
+
 }  // namespace
 
 ResolvedRun::ResolvedRun(const Config& config)
@@ -129,16 +140,39 @@ std::string hashed_configuration(const Config& config) {
                                                       "data.index_cache"};
   std::vector<ConfigKey> schema = config_schema();
   std::erase_if(schema, [&](const ConfigKey& key) { return std::ranges::find(places, key.path()) != places.end(); });
-  Config whole = config;
-  for (const Family family : shard_families) {
-    whole.precision_by_family.try_emplace(family, config.inherited_precision(family));
+  return write_config(with_said_precisions(config), schema, [](const ConfigKey&) { return std::string(); });
+}
+
+std::map<std::string, std::string> timed_work(const Config& config) {
+  constexpr std::array<std::string_view, 5> single = {"run.device", "training.frozen", "training.microbatch_size",
+                                                      "training.recompute", "training.sequence_length"};
+  Config timed = with_said_precisions(config);
+  timed.layers_text = std::to_string(timed.model.mtp_depth);  // the same however the blocks are written
+  for (const ModelBlock& block : timed.model.blocks) timed.layers_text += " " + block_symbol(block);
+  // A block's forward that runs again takes what the first took; the others change the times of backward calls.
+  if (recomputes_blocks(timed.training.recompute)) timed.training.recompute = Recompute::none;
+  timed.parallelism.pipeline = 1;
+  std::map<std::string, std::string> work;
+  for (const ConfigKey& key : config_schema()) {
+    const std::string section = key.section.substr(0, key.section.find('.'));
+    if (section == "model" || section == "parallelism" || section == "precision") {
+      work[section == "parallelism" ? "[parallelism] besides pipeline" : fmt::format("[{}]", section)] +=
+          fmt::format("{} = {}\n", key.path(), key.write(timed));
+    } else if (std::ranges::find(single, key.path()) != single.end()) {
+      work[key.path()] = key.write(timed);
+    }
   }
-  return write_config(whole, schema, [](const ConfigKey&) { return std::string(); });
+  return work;
+}
+
+std::string work_hash(const Config& config) {
+  std::string text;
+  for (const auto& [name, values] : timed_work(config)) text += fmt::format("{} {}\n", name, values);
+  return text_hash(text);
 }
 
 RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program) {
-  const auto hash = [](const std::string& text) { return checksum_text(checksum(text)); };
-  return {hash(hashed_configuration(config)), hash(hashed_program(program)), hash(hashed_layout(run))};
+  return {text_hash(hashed_configuration(config)), text_hash(hashed_program(program)), text_hash(hashed_layout(run))};
 }
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 // solution never serves another configuration. A changed setting requires a new ResolvedRun.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,10 @@ Program step_program(const ResolvedRun& run, const Coordinates& at);
 // without run.name, and without the places run.directory, checkpoint.directory and data.index_cache: runs that differ
 // in these alone do the same.
 std::string hashed_configuration(const Config& config);
+// What the times of a list of actions depend on: values of keys, by key or section as messages name it. Times that were
+// measured under one configuration hold for another one with the same work.
+std::map<std::string, std::string> timed_work(const Config& config);
+std::string work_hash(const Config& config);
 // The same in every process. `config`: the configuration that `run` was resolved from; `program`: its step, as any rank
 // compiled it.
 RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program);

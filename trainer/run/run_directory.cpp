@@ -260,7 +260,7 @@ void RunDirectory::summary(const RunFigures& figures, const RunRecord& record) {
 }
 
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
-                 std::span<const TraceSpan> work, const std::optional<RunHashes>& hashes) {
+                 std::span<const TraceSpan> work, const std::map<std::string, std::string>& hashes) {
   write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix),
               to_chrome_trace(rank, spans, work, hashes));
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -128,6 +129,6 @@ class RunDirectory {
 
 // Writes the trace file of one rank to an existing directory. Several ranks may write at once.
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
-                 std::span<const TraceSpan> work = {}, const std::optional<RunHashes>& hashes = {});
+                 std::span<const TraceSpan> work = {}, const std::map<std::string, std::string>& hashes = {});
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -268,8 +269,10 @@ class TrainOutput {
 
   // A run goes on without its trace, as on a full disk.
   void keep_trace(int rank, const StepTrace& trace) {
+    std::map<std::string, std::string> hashes = record_.hashes->named();
+    hashes["work"] = work_hash(config_);
     try {
-      write_trace(config_.run.directory, rank, trace.spans(), trace.work(), record_.hashes);
+      write_trace(config_.run.directory, rank, trace.spans(), trace.work(), hashes);
     } catch (const Error& error) {
       note_of_rank(console_, rank, "profiling", error.what());
       const std::lock_guard lock(trace_mutex_);
