@@ -129,6 +129,10 @@ TEST_F(CheckpointFolders, ARunsDirectoryMeansWhereTheRunSaves) {
   say((path() / "saved").string());
   EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{5, own}));
   EXPECT_EQ(resolve_checkpoint(path() / "run/checkpoints"), (CheckpointFolder{10, other}));
+  // A run that was moved has what is inside of it.
+  const auto inside = make("run/inner/step-00000007");
+  write_file(path() / "run/config.toml", "[run]\ndirectory = \"a/b\"\n[checkpoint]\ndirectory = \"a/b/inner\"\n");
+  EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{7, inside}));
   say((path() / "gone").string());
   const std::string text = said(ErrorKind::request, [&] { resolve_checkpoint(path() / "run"); });
   EXPECT_NE(text.find(fmt::format("{0}/run/config.toml says that its run saves to {0}/gone", path().string())),

@@ -105,7 +105,7 @@ TEST_F(ConfigInclude, AFileOfAListIsNotReadForOneBeforeIt) {
       << text;
   put("list.toml", "include = [\"more.toml\", \"steps.toml\"]\n");
   EXPECT_NE(message(put("run.toml", "include = [\"a.toml\", \"steps.toml\", \"list.toml\"]\n"))
-                .find("list.toml:1:26: error: include: "),
+                .find("list.toml:1:25: error: include: "),
             std::string::npos);
   const auto steps = [&](const std::string& list) {
     return read_config(put("run.toml", "include = [" + list + "]\n")).config.run.steps;

@@ -34,7 +34,7 @@ TEST(TokenizerJson, DecodesAsThePackage) {
 }
 
 // Texts that `tokenizers` 0.23.3 gives. Steps behind ByteFallback see the characters of its bytes. Bytes that are no
-// character stay as they are, where the package puts U+FFFD, so that the text of more tokens begins with that of fewer.
+// character stay as they are, where the package puts U+FFFD. So the text of more tokens begins with that of fewer.
 TEST(TokenizerJson, JoinsBytesIntoCharactersAsThePackage) {
   const auto decoded = [](const Json& behind, const std::vector<std::string>& tokens) {
     const Json json = {{"type", "Sequence"}, {"decoders", {{{"type", "ByteFallback"}}, behind}}};
