@@ -211,6 +211,11 @@ TEST(Validation, GoesWithTheLayoutOfAMemoryBudget) {
   EXPECT_GT(moved, 0);
 }
 
+void set_rates(Config& config, double rate) {
+  config.optimizer.learning_rate = rate;
+  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = rate;
+}
+
 // A learning rate spoils the model after some steps. The best checkpoint stays though it is an old one, and a run that
 // goes on knows it.
 TEST(Validation, KeepsTheBestCheckpoint) {
@@ -230,8 +235,7 @@ TEST(Validation, KeepsTheBestCheckpoint) {
   EXPECT_EQ(best->loss, found.at(best->step).loss);
 
   // From here on every step makes it worse.
-  config.optimizer.learning_rate = 3.0;
-  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 3.0;
+  set_rates(config, 3.0);
   config.run.steps = 8;
   found.merge(validations_of(config));
   best = find_best(folder.path());
@@ -258,8 +262,7 @@ TEST(Validation, ABestThatIsPassedOverLeavesTheOneBefore) {
   for (const auto& file : std::filesystem::directory_iterator(folder.path() / checkpoint_name(3))) {
     if (file.path().extension() == ".safetensors") std::filesystem::resize_file(file, 100);
   }
-  config.optimizer.learning_rate = 3.0;
-  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 3.0;
+  set_rates(config, 3.0);
   config.run.steps = 5;
   for (const auto& [step, validation] : validations_of(config)) EXPECT_GT(validation.loss, losses.at(2).loss) << step;
   EXPECT_EQ(find_best(folder.path()).value().step, 2);
@@ -273,8 +276,7 @@ TEST(Validation, ABestIsOneWhateverFailsBehindIt) {
   const TemporaryFolder folder;
   Config config = keeping_best(text, folder.path(), 4, 1);
   config.checkpoint.keep_latest = 0;
-  config.optimizer.learning_rate = 3.0;
-  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 3.0;
+  set_rates(config, 3.0);
   const auto losses = validations_of(config);
   const auto least = std::ranges::min_element(losses, {}, [](const auto& entry) { return entry.second.loss; });
   ASSERT_LT(least->first, 4);
@@ -323,8 +325,7 @@ TEST(Validation, ABestWithoutAManifestIsNone) {
   Config config = keeping_best(text, folder.path(), 10, 0);
   config.checkpoint.at_end = false;
   config.checkpoint.asynchronous = false;
-  config.optimizer.learning_rate = 0.1;
-  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 0.1;
+  set_rates(config, 0.1);
   config.checkpoint.directory = (folder / "whole").string();
   const auto losses = validations_of(config);
   const auto best_without = [&](std::int64_t refused, bool compared) {
