@@ -44,7 +44,7 @@ fi
 mkdir -p "$tree/findings"
 ASAN_OPTIONS=external_symbolizer_path=$(command -v addr2line):malloc_context_size=4  # places in reports; speed
 export ASAN_OPTIONS
-[[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm  # parsers of files write each text; on a disk that takes most of the time
+[[ -n ${TMPDIR:-} || ! -w /dev/shm ]] || export TMPDIR=/dev/shm  # parsers of files write each text; on a disk that takes most of the time
 feed() {
   local parser=$1 scratch=$begun/$1 log=$tree/$1.log
   mkdir -p "$scratch"
