@@ -1,11 +1,14 @@
-// A rank that compiled another step than the others ends the run before its first step, and is named.
+// A rank that read another configuration than the others, or compiled another step, ends the run before its first step,
+// and is named.
 #include "trainer/rank/same_program.h"
 #include "trainer/resolve/resolved_run.h"
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
+#include "parallel/comm/local.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/resolve/solved_timing.h"
@@ -40,67 +43,86 @@ std::string failure_with(const Config& config, const Config& altered, int odd) {
   return {};
 }
 
-// Two budgets, two plans: what a rank would do that solved with other sizes than the others.
-TEST(SameProgram, ASolvedPlanThatIsAnotherOnOneRankEndsTheRun) {
-  const Config config = solved(std::int64_t{1} << 30), altered = solved(195'000);
-  const auto own = program_hashes(step_program(ResolvedRun(config), {})),
-             other = program_hashes(step_program(ResolvedRun(altered), {}));
-  ASSERT_NE(own[0], other[0]) << "the budgets give one plan";
-  for (const int odd : {0, 3, 7}) {
-    const std::string message = failure_with(config, altered, odd);
-    EXPECT_NE(message.find("the ranks have compiled different steps"), std::string::npos) << message;
-    EXPECT_NE(message.find(fmt::format("\n  for pipeline rank 0: rank {}, unlike ranks {}", odd, odd == 0 ? 1 : 0)),
-              std::string::npos)
-        << message;
+void expect_said(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
+}
+
+struct OddKey {
+  const char* key;
+  std::function<void(Config&)> change;
+};
+
+// Only the last of these keys changes the list of actions. Another run.steps would end in a timeout.
+TEST(SameProgram, AnyOtherKeyOnOneRankEndsTheRunAndIsNamed) {
+  const OddKey keys[] = {
+      {"run.steps", [](Config& config) { ++config.run.steps; }},
+      {"run.seed", [](Config& config) { ++config.run.seed; }},
+      {"optimizer.learning_rate", [](Config& config) { config.optimizer.learning_rate *= 2.0; }},
+      {"model.moe.router_aux_loss_coef", [](Config& config) { config.model.moe.router_aux_loss_coef += 0.125; }},
+      {"checkpoint.interval", [](Config& config) { ++config.checkpoint.interval; }},
+      {"metrics.interval", [](Config& config) { ++config.metrics.interval; }},
+      {"shard.head.residency",
+       [](Config& config) { config.shard_by_family.at(Family::head).residency = {Residency::step}; }},
+  };
+  const Config config = config_of({.layers = "d e", .degrees = eight, .residency = "reshard_after_use"});
+  for (const OddKey& odd : keys) {
+    Config altered = config;
+    odd.change(altered);
+    expect_said(failure_with(config, altered, 5),
+                {"the configuration differs between ranks", "\n  rank 5, unlike ranks 0, 1, 2, 3, 4, 6, 7\n",
+                 fmt::format("\n  from rank 0 to rank 5: {} ", odd.key)});
   }
 }
 
-// The same of any other residency, and of lists that only one of the pipeline ranks would run.
-TEST(SameProgram, AnyOtherListOnOneRankEndsTheRun) {
-  const Config config = config_of({.degrees = eight, .residency = "reshard_after_use"});
-  for (auto& [family, policy] : Config(config).shard_by_family) {
-    if (family != Family::head && family != Family::dense) continue;
-    Config altered = config;
-    altered.shard_by_family.at(family).residency = {Residency::step};
-    const std::string message = failure_with(config, altered, 5);
-    const std::string named = "rank 5, unlike ranks 0, 1, 2, 3, 4, 6, 7";
-    EXPECT_NE(message.find("\n  for pipeline rank 1: " + named), std::string::npos) << message;
-    EXPECT_EQ(message.find("\n  for pipeline rank 0: " + named) == std::string::npos, family == Family::head)
-        << message;
+// Two budgets, two plans: what a rank would do that solved with other sizes than the others, of one configuration.
+TEST(SameProgram, ASolvedPlanThatIsAnotherOnOneRankEndsTheRun) {
+  const Program usual = step_program(ResolvedRun(solved(std::int64_t{1} << 30)), {}),
+                other = step_program(ResolvedRun(solved(195'000)), {});
+  ASSERT_NE(program_hash(usual), program_hash(other)) << "the budgets give one plan";
+  for (const int odd : {0, 3, 7}) {
+    try {
+      run_local_ranks(8, [&](Communicator& world) {
+        require_same_program(world.rank() == odd ? other : usual, "one configuration", world);
+        ADD_FAILURE() << "rank " << world.rank() << " goes on";
+      });
+    } catch (const Error& error) {
+      expect_said(error.what(), {"the compiled step differs between ranks",
+                                 fmt::format("\n  rank {}, unlike ranks {}", odd, odd == 0 ? 1 : 0)});
+    }
   }
 }
 
 TEST(SameProgram, NamesThoseThatDifferFromMost) {
-  using Hashes = std::vector<std::vector<std::uint64_t>>;
-  EXPECT_EQ(program_disagreement(Hashes(64, {1, 2, 3})), std::nullopt);
-  const auto disagreement = [](const Hashes& hashes) {
-    const std::string text = program_disagreement(hashes).value_or("none");
-    return text.substr(std::min(text.find('\n'), text.size()));
+  using Hashes = std::vector<ComparedHashes>;
+  EXPECT_FALSE(find_disagreement(Hashes(64, {1, 2, 3})));
+  const auto ranks = [](const Hashes& hashes, std::size_t part) {
+    const Disagreement found = find_disagreement(hashes).value_or(Disagreement{99, 0, 0, "none"});
+    EXPECT_EQ(found.part, part);
+    return found.ranks;
   };
-  EXPECT_EQ(disagreement({{9, 2}, {1, 2}, {1, 2}}), "\n  for pipeline rank 0: rank 0, unlike ranks 1, 2");
+  EXPECT_EQ(ranks({{9, 2, 0}, {1, 2, 0}, {1, 2, 0}}, 0), "\n  rank 0, unlike ranks 1, 2");
   // No majority: rank 0 is what others are held against.
-  EXPECT_EQ(disagreement({{1, 2}, {1, 3}, {1, 3}, {1, 2}}), "\n  for pipeline rank 1: ranks 1, 2, unlike ranks 0, 3");
-  EXPECT_EQ(disagreement({{1}, {2}, {3}}),
-            "\n  for pipeline rank 0: rank 1, unlike rank 0\n  for pipeline rank 0: rank 2, unlike rank 0");
-  Hashes many(100, {7});
-  for (std::size_t rank = 0; rank < 40; ++rank) many[rank] = {8};
-  const std::string text = disagreement(many);
+  EXPECT_EQ(ranks({{1, 2, 0}, {1, 3, 5}, {1, 3, 5}, {1, 2, 0}}, 1), "\n  ranks 1, 2, unlike ranks 0, 3");
+  EXPECT_EQ(ranks({{0, 0, 1}, {0, 0, 2}, {0, 0, 3}}, 2), "\n  rank 1, unlike rank 0\n  rank 2, unlike rank 0");
+  Hashes many(100, {7, 1, 1});
+  for (std::size_t rank = 0; rank < 40; ++rank) many[rank][0] = 8;
+  const std::string text = ranks(many, 0);
   EXPECT_NE(text.find(" 15 and 24 more, unlike ranks 40, 41"), std::string::npos) << text;
+  const Disagreement found = find_disagreement(many).value();
+  EXPECT_EQ(std::pair(found.usual, found.other), std::pair(40, 0));
 }
 
 // Any field of any action counts but its bytes, and so does the order of the list.
 TEST(SameProgram, HashesTellListsApart) {
   const Config config = config_of({.degrees = eight, .residency = "reshard_after_use"});
   const Program program = step_program(ResolvedRun(config), {});
-  const auto own = program_hashes(program);
+  const std::uint64_t own = program_hash(program);
   std::mt19937 random(11);
   const auto expect_other = [&](const auto& spoil, bool differs) {
     Program spoiled = program;
     const std::size_t row = random() % spoiled.ranks.size();
     spoil(spoiled.ranks[row], random() % (spoiled.ranks[row].size() - 1));
-    const auto found = program_hashes(spoiled);
-    EXPECT_EQ(found[row] != own[row], differs && spoiled.ranks[row] != program.ranks[row]);
-    EXPECT_EQ(found[1 - row], own[1 - row]);
+    EXPECT_EQ(program_hash(spoiled) != own, differs && spoiled.ranks[row] != program.ranks[row]);
   };
   const auto raise = [](OptionalIndex& index) { index = index.value_or(-1) + 1; };
   using Actions = std::vector<Action>;

@@ -25,11 +25,11 @@
 namespace weft {
 namespace {
 
-// The program, checked to be the same on all ranks before it is used: ranks with different messages would hang as soon
-// as they connect.
+// The program. All ranks have the same one, and the same configuration: ranks with different messages would hang as
+// soon as they connect.
 Program shared_program(const ResolvedRun& run, Communicator& world) {
   Program program = step_program(run, run.mesh().coordinates(world.rank()));
-  require_same_program(program, world);
+  require_same_program(program, hashed_configuration(run.config()), world);
   return program;
 }
 
