@@ -15,6 +15,7 @@
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/checkpoint/keys.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -202,6 +203,36 @@ TEST(SaveFault, APlaceThatCannotBeWrittenIsToldAtTheStart) {
     EXPECT_NE(std::string(error.what()).find("cannot be made: Not a directory"), std::string::npos) << error.what();
   }
   EXPECT_FALSE(began);
+}
+
+// As on machines of which each has a disk of its own. Neither folder keeps a file of the trial.
+TEST(SaveFault, AFolderThatOneRankDoesNotShareIsToldAtTheStart) {
+  const TemporaryFolder folder;
+  const Config config = saving_config({.layers = "d e", .degrees = {.data_shard = 4}}, folder / "a", 1, 1);
+  Config elsewhere = config;
+  elsewhere.checkpoint.directory = folder / "b";
+  const ResolvedRun resolved(config);
+  const TokenDataset data = training_data(config);
+  const KeyValues identity = data_keys(config, data);
+  NvtxDomain domain;
+  for (const auto& [odd, named] : {std::pair(0, 1), std::pair(2, 2)}) {
+    try {
+      run_ranks(config, backend_of(config), [&, odd = odd](const RankContext& context) {
+        RankRun run(resolved, data, domain, context);
+        const Config& own = run.rank() == odd ? elsewhere : config;
+        const CheckpointSetup setup;
+        RankCheckpoints checkpoints(own, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
+        checkpoints.load();
+        run.world().barrier();
+        ADD_FAILURE() << "rank " << run.rank() << " is ready to train";
+      });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::request);
+      const std::string expected = fmt::format("rank {} does not see the file that rank 0", named);
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+    for (const char* name : {"a", "b"}) EXPECT_TRUE(std::filesystem::is_empty(folder / name)) << name;
+  }
 }
 
 // Free memory for less than one checkpoint is told, and no folder of the trial stays.

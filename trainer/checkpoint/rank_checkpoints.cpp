@@ -29,6 +29,34 @@ bool decides_validation(std::string_view changed, const ValidationConfig& valida
          (!same_text && names(validation.split ? "data.train " : "validation.data "));
 }
 
+// The file with which a rank tries whether a checkpoint could be saved. It is there until the end of the scope.
+class TrialFile {
+ public:
+  TrialFile(const std::filesystem::path& directory, int rank)
+      : directory_(directory), path_(trial_path(directory, rank)) {}
+  TrialFile(const TrialFile&) = delete;
+  TrialFile& operator=(const TrialFile&) = delete;
+  ~TrialFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  // Returns the reason if the system refuses.
+  std::optional<std::string> write() const {
+    // Too many bytes for a file system to store beside the file's name.
+    constexpr std::size_t tried_bytes = 4096;
+    try {
+      make_folder(directory_);
+      replace_file(path_, std::string(tried_bytes, ' '));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::filesystem::path directory_, path_;
+};
+
 }  // namespace
 
 RankCheckpoints::RankCheckpoints(const Config& config, const KeyValues& data, std::vector<CheckpointRows> rows,
@@ -88,10 +116,15 @@ Progress RankCheckpoints::load() {
   // writes.
   world_.barrier();
   if (speaks) tidy_up(unfinished, start.own ? loaded : nullptr);
-  world_.barrier();
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const bool may_stop = config_.spikes.watched() && config_.spikes.action == SpikeAction::stop;
-  if (checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best || may_stop) try_to_write();
+  const bool may_save = checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best || may_stop;
+  const TrialFile trial(directory_, world_.rank());
+  std::optional<std::string> refused;
+  if (may_save && speaks) refused = trial.write();
+  world_.barrier();
+  if (may_save && !speaks) refused = trial.write();
+  if (may_save) require_place_for_saves(refused);
   if (config_.validation.keep_best) best_ = saved_best_ = best_until(progress.step);
   return progress;
 }
@@ -148,28 +181,32 @@ void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
   setup_.say(0, fmt::format("changed since then: {}{}", fmt::join(shown, ", "), rest));
 }
 
-void RankCheckpoints::try_to_write() {
-  // Too many bytes for a file system to store beside the file's name.
-  constexpr std::size_t tried_bytes = 4096;
-  const std::filesystem::path file = trial_path(directory_, world_.rank());
+void RankCheckpoints::require_place_for_saves(const std::optional<std::string>& refused) {
   std::error_code ignored;
-  std::optional<std::string> refused;
-  try {
-    make_folder(directory_);
-    replace_file(file, std::string(tried_bytes, ' '));
-  } catch (const Error& error) {
-    refused = error.what();
-  }
-  std::filesystem::remove(file, ignored);
+  const bool apart = !std::filesystem::exists(trial_path(directory_, 0), ignored);
   double saved = 0.0;
   for (const CheckpointRows& held : rows_) saved += held.saved ? static_cast<double>(held.values.bytes()) : 0.0;
-  const std::vector<double> sums = sum_numbers(world_, std::array{refused ? 1.0 : 0.0, saved});
+  const std::vector<double> told = gather_numbers(world_, std::array{refused ? 1.0 : 0.0, apart ? 1.0 : 0.0, saved});
+  double refusals = 0.0, needed = 0.0;
+  std::optional<int> first_apart;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    refusals += told[3 * rank];
+    if (told[3 * rank + 1] > 0.0 && !first_apart) first_apart = rank;
+    needed += told[3 * rank + 2];
+  }
   if (refused) fail_request("no checkpoint could be saved: {}", *refused);
-  if (sums[0] > 0.0)
-    fail_request("no checkpoint could be saved: {} ranks cannot write to {}", sums[0], directory_.string());
+  if (refusals > 0.0)
+    fail_request("no checkpoint could be saved: {} ranks cannot write to {}", refusals, directory_.string());
+  if (first_apart) {
+    fail_request(
+        "no checkpoint could be saved: rank {} does not see the file that rank 0 has just written. All ranks must "
+        "share "
+        "one folder of checkpoints; here it is {}",
+        *first_apart, std::filesystem::absolute(directory_).string());
+  }
   const std::filesystem::space_info space = std::filesystem::space(directory_, ignored);
-  if (world_.rank() == 0 && !ignored && static_cast<double>(space.available) < sums[1]) {
-    setup_.say(0, fmt::format("WARNING: a checkpoint takes {:.3f} GiB, and {} has {:.3f} GiB left", sums[1] / 0x1p30,
+  if (world_.rank() == 0 && !ignored && static_cast<double>(space.available) < needed) {
+    setup_.say(0, fmt::format("WARNING: a checkpoint takes {:.3f} GiB, and {} has {:.3f} GiB left", needed / 0x1p30,
                               directory_.string(), static_cast<double>(space.available) / 0x1p30));
   }
 }

@@ -71,8 +71,10 @@ class RankCheckpoints {
   Fence copied() { return writer_ == nullptr ? nullptr : writer_->copied(); }
 
  private:
-  // Throws Error (request) on all ranks if one rank cannot write to the folder of checkpoints.
-  void try_to_write();
+  // Behind the trial files of all ranks, of which rank 0 wrote its own before a barrier. Throws Error (request) on all
+  // ranks if one was `refused` its own, or does not see that of rank 0: it has another folder. On a file system over a
+  // network, a rank must see a file that was there before it changed the folder itself.
+  void require_place_for_saves(const std::optional<std::string>& refused);
   // Rank 0 only: the keys with other values than in the checkpoint, as changed_values() tells them.
   std::vector<std::string> changes_since(const std::filesystem::path& from) const;
   // Rank 0 only: names the keys that changed since the checkpoint was saved, the first few of them.
