@@ -34,6 +34,7 @@ struct Setting {
   std::array<std::optional<std::string>, 4> values = {};
 
   bool present() const { return values[0] || values[1]; }
+  bool tells_no_machine() const { return !values[2] && !values[3]; }
   std::string text() const {
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -114,9 +115,14 @@ std::optional<std::string> environment_variable(const char* name) {
 std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) {
   std::optional<ProcessPlace> found;
   std::string found_in;
+  const Setting slurm = slurm_setting(lookup);
   for (const Launcher& launcher : launchers) {
-    const Setting setting = setting_of(launcher, lookup);
+    Setting setting = setting_of(launcher, lookup);
     if (!setting.present()) continue;
+    // srun --mpi=pmi2 sets the variables of PMI without those of the machine, which are Slurm's own.
+    if (setting.tells_no_machine() && setting.values[0] == slurm.values[0] && setting.values[1] == slurm.values[1]) {
+      setting = slurm;
+    }
     const ProcessPlace place = place_of(setting);
     if (found && *found != place) {
       fail_request("two launchers disagree on which rank this process is: {} and {}; unset those of one", found_in,
@@ -126,7 +132,6 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) 
     found_in = setting.text();
   }
   if (found) return found;
-  const Setting slurm = slurm_setting(lookup);
   return slurm.values[0] ? std::optional(place_of(slurm)) : std::nullopt;
 }
 

@@ -22,7 +22,8 @@ std::optional<std::string> environment_variable(const char* name);
 
 // Nothing if no launcher has set its variables. Throws Error (request) with the values found if the variables of a
 // launcher are incomplete or impossible, or if two launchers disagree. Slurm may disagree with the others: it may start
-// one torchrun or mpirun for each machine, which then starts the ranks.
+// one torchrun or mpirun for each machine, which then starts the ranks. If Slurm agrees with a launcher that has no
+// variables of the machine, Slurm's are taken.
 std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup = environment_variable);
 
 // Variables that show that this process is one of several, each of which would run the same command: "RANK=1 and

@@ -63,6 +63,20 @@ TEST(ProcessEnvironment, SlurmGivesWayToWhatItStarts) {
   EXPECT_EQ(find_process_place(in(both)), (ProcessPlace{5, 8, 1, 4}));
 }
 
+// As srun --mpi=pmi2 sets them, and as they are where Slurm started something else.
+TEST(ProcessEnvironment, SlurmTellsTheMachineOfALauncherThatAgreesWithIt) {
+  Variables both = slurm;
+  both.insert({{"PMI_RANK", "5"}, {"PMI_SIZE", "11"}});
+  EXPECT_EQ(find_process_place(in(both)), (ProcessPlace{5, 11, 1, 4}));
+  for (const auto& [name, value] : {std::pair("PMI_RANK", "4"), std::pair("PMI_SIZE", "8")}) {
+    Variables other = both;
+    other[name] = value;
+    expect_refusal(other, {"PMI (PMI_RANK=", "MPI_LOCALRANKID not set", "incomplete"});
+  }
+  both.erase("SLURM_LOCALID");
+  expect_refusal(both, {"Slurm (SLURM_PROCID=5", "SLURM_LOCALID not set", "incomplete"});
+}
+
 TEST(ProcessEnvironment, WhatIsIncompleteOrImpossibleIsShown) {
   Variables partial = torchrun;
   partial.erase("LOCAL_RANK");
