@@ -15,12 +15,26 @@
 namespace weft {
 namespace {
 
+bool is_loopback(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+}
+
+// Whether `host` is an address, or a name of the loopback on every machine.
+bool means_the_same_everywhere(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_flags = AI_NUMERICHOST;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return strcasestr(host.c_str(), "localhost") != nullptr;
+  freeaddrinfo(found);
+  return true;
+}
+
 bool is_own(const SocketAddress& address, const ifaddrs* interfaces) {
   const auto& four = reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr;
   const auto& six = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
   const bool is_four = address.storage.ss_family == AF_INET;
-  // The list of interfaces contains only one of many loopback addresses.
-  if (is_four ? ntohl(four.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&six)) return true;
   for (const ifaddrs* entry = interfaces; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != address.storage.ss_family) continue;
     const bool same =
@@ -57,11 +71,14 @@ std::vector<SocketAddress> resolve(const std::string& host, int port, std::strin
   return addresses;
 }
 
-std::optional<SocketAddress> find_own(const std::vector<SocketAddress>& addresses) {
+std::optional<SocketAddress> find_own(const std::string& host, const std::vector<SocketAddress>& addresses) {
+  const bool takes_loopback = means_the_same_everywhere(host);
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) interfaces = nullptr;
-  const auto found =
-      std::ranges::find_if(addresses, [&](const SocketAddress& address) { return is_own(address, interfaces); });
+  // The list of interfaces contains only one of many loopback addresses.
+  const auto found = std::ranges::find_if(addresses, [&](const SocketAddress& address) {
+    return is_loopback(address) ? takes_loopback : is_own(address, interfaces);
+  });
   freeifaddrs(interfaces);
   return found == addresses.end() ? std::nullopt : std::optional(*found);
 }

@@ -38,8 +38,10 @@ struct SocketAddress {
 // The addresses of host:port. If there are none, the result is empty and `trouble` holds the resolver's error text.
 std::vector<SocketAddress> resolve(const std::string& host, int port, std::string& trouble);
 
-// The first of `addresses` that belongs to this machine, or nothing.
-std::optional<SocketAddress> find_own(const std::vector<SocketAddress>& addresses);
+// The first of `addresses`, those of `host`, that belongs to this machine, or nothing. A loopback address belongs to it
+// only if `host` is a number or has "localhost" in it. Debian's /etc/hosts maps the name of a machine to 127.0.1.1 on
+// the machine itself, and ranks of others would not reach that.
+std::optional<SocketAddress> find_own(const std::string& host, const std::vector<SocketAddress>& addresses);
 
 // The address of all interfaces, with the family and port of `address`.
 SocketAddress every_interface(const SocketAddress& address);

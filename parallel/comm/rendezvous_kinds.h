@@ -16,8 +16,8 @@ std::string missing_text(std::string_view address, const RendezvousOptions& opti
 
 // The rendezvous over TCP: rank 0 listens, and each other rank keeps one connection to it (rendezvous_channel.h:
 // protocol).
-// Rank 0 listens from here on, at an address of `host` that this machine has. If the machine has none, rank 0 listens
-// on all interfaces, and errors about missing ranks say so. Throws Error (request) if the port is taken.
+// Rank 0 listens from here on, at an address of `host` that this machine has (find_own()). If the machine has none,
+// rank 0 listens on all interfaces, and errors about missing ranks say so. Throws Error (request) if the port is taken.
 std::unique_ptr<Rendezvous> make_tcp_host(const std::string& address, const std::string& host, int port,
                                           const RendezvousOptions& options);
 

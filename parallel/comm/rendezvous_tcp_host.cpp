@@ -50,10 +50,11 @@ class TcpHost final : public Rendezvous {
     std::string trouble;
     const auto addresses = resolve(host, port, trouble);
     if (addresses.empty()) fail_request("rendezvous {}: {}", address_, trouble);
-    // A machine behind address translation does not know its outside address.
-    const std::optional<SocketAddress> found = find_own(addresses);
+    // A machine behind address translation, or with a loopback address for its name, does not know its outside address.
+    const std::optional<SocketAddress> found = find_own(host, addresses);
     const SocketAddress own = found ? *found : every_interface(addresses.front());
-    listening_ = found ? own.host() : fmt::format("all interfaces, since this machine has no address of {}", host);
+    listening_ =
+        found ? own.host() : fmt::format("all interfaces, since this machine has no outside address of {}", host);
     listener_ = Socket(socket(own.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int yes = 1;
     setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);

@@ -220,7 +220,21 @@ TEST_F(RendezvousStrangers, AnAddressOfNoInterfaceOpensAllAndSaysSo) {
                                     {.rank = 0, .world = 2, .timeout = milliseconds(50)});
   EXPECT_TRUE(Connection(port_, false, "127.0.0.2").connected);
   const auto outcomes = run({0}, [&](int) { return host->meet("start"); });
-  expect_says(outcomes[0], {"listened at all interfaces, since this machine has no address of 198.51.100.77"});
+  expect_says(outcomes[0], {"listened at all interfaces, since this machine has no outside address of 198.51.100.77"});
+}
+
+// Debian's /etc/hosts has "127.0.1.1 node7" on node7, and other machines another address of that name.
+TEST_F(RendezvousStrangers, ALoopbackAddressIsTakenOnlyOfANameThatMeansIt) {
+  for (const char* address : {"127.0.0.1", "127.0.1.1", "::1"}) {
+    std::string trouble;
+    const auto addresses = resolve(address, port_, trouble);
+    if (addresses.empty()) continue;  // a machine without IPv6
+    for (const char* host : {address, "localhost", "LOCALHOST", "localhost.localdomain", "ip6-localhost"}) {
+      EXPECT_TRUE(find_own(host, addresses)) << host << " at " << address;
+    }
+    for (const char* host : {"node7", "node7.example.org"}) EXPECT_FALSE(find_own(host, addresses)) << address;
+    EXPECT_EQ(every_interface(addresses.front()).host(), address == std::string("::1") ? "::" : "0.0.0.0");
+  }
 }
 
 // What a name may do to a terminal, where without a token every run name is read.
