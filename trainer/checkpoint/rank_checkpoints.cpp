@@ -195,13 +195,13 @@ void RankCheckpoints::require_place_for_saves(const std::optional<std::string>& 
     needed += told[3 * rank + 2];
   }
   if (refused) fail_request("no checkpoint could be saved: {}", *refused);
-  if (refusals > 0.0)
+  if (refusals > 0.0) {
     fail_request("no checkpoint could be saved: {} ranks cannot write to {}", refusals, directory_.string());
+  }
   if (first_apart) {
     fail_request(
         "no checkpoint could be saved: rank {} does not see the file that rank 0 has just written. All ranks must "
-        "share "
-        "one folder of checkpoints; here it is {}",
+        "share one folder of checkpoints; here it is {}",
         *first_apart, std::filesystem::absolute(directory_).string());
   }
   const std::filesystem::space_info space = std::filesystem::space(directory_, ignored);
