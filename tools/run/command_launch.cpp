@@ -103,6 +103,10 @@ class Output {
   // Ready when there is something to read, and room for it.
   pollfd entry() const { return {to_.waiting() < most_waiting ? from_ : -1, POLLIN, 0}; }
   PatientOutput& to() { return to_; }
+  // Whoever writes to the pipe learns that there is no reader.
+  void stop_reading() {
+    if (from_ >= 0) close(std::exchange(from_, -1));
+  }
   // Whether it was ready. A process that a rank started may hold the pipe open without writing.
   bool take_if_ready() {
     pollfd ready = entry();
@@ -130,7 +134,7 @@ class Output {
     line_.erase(0, until);
     to_.sputn(text.data(), std::ssize(text));
     to_.pubsync();
-    if (ended) close(std::exchange(from_, -1));
+    if (ended) stop_reading();
   }
 
  private:
@@ -158,7 +162,8 @@ class Launch {
     }
   }
 
-  // Returns the exit code of the first rank that failed, or 0; 128 and the signal that gave up a reader.
+  // Returns the exit code of the first rank that failed, or 0; that of a failed run if standard output was refused.
+  // Returns 128 and the signal that gave up a reader.
   int wait_for_all() {
     while (running() > 0) {
       poll_once();
@@ -184,6 +189,8 @@ class Launch {
       } while (output.take_if_ready());
     }
     if (is_stuck(standard_output_) || is_stuck(standard_error_)) return 128 + stop_signal_;
+    note_refusal();
+    if (exit_code_ == 0 && standard_output_.refused() != 0) return failed_run;
     return exit_code_ == 0 && stopped_ ? stopped_by_signal : exit_code_;
   }
 
@@ -256,8 +263,20 @@ class Launch {
       if (entries[i + 1].revents != 0) outputs_[i].take();
     }
     for (PatientOutput* to : {&standard_output_, &standard_error_}) to->pubsync();
+    note_refusal();
     forward_signals();
   }
+
+  // If the reader has gone, rank 0 learns it from its own pipe, saves and ends. Any other reason is told once, and the
+  // ranks go on. A refused standard error decides nothing.
+  void note_refusal() {
+    const int reason = standard_output_.refused();
+    if (reason == EPIPE) return outputs_.front().stop_reading();
+    if (reason == 0 || std::exchange(told_refusal_, true)) return;
+    tell(fmt::format("weft: standard output cannot be written: {}\n", std::strerror(reason)));
+  }
+
+  void tell(const std::string& text) { standard_error_.sputn(text.data(), std::ssize(text)); }
 
   void forward_signals() {
     signalfd_siginfo info{};
@@ -282,8 +301,7 @@ class Launch {
       const std::string how =
           WIFEXITED(status) ? fmt::format("ended with {}", code)
                             : fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-      const std::string text = fmt::format("weft launch: rank {} {}; the others are told to end\n", rank, how);
-      standard_error_.sputn(text.data(), std::ssize(text));
+      tell(fmt::format("weft launch: rank {} {}; the others are told to end\n", rank, how));
       end_all();
     }
   }
@@ -298,6 +316,7 @@ class Launch {
   int exit_code_ = 0;
   int stop_signal_ = 0;   // the last one that asks ranks to end
   bool stopped_ = false;  // a rank saved and exited
+  bool told_refusal_ = false;
 };
 
 }  // namespace

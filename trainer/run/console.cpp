@@ -74,8 +74,8 @@ bool PatientOutput::write_some(int wait) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) break;
     if (count < 0) {
+      refused_ = errno;
       text_.clear();
-      refused_ = true;
       return false;
     }
     written += static_cast<std::size_t>(count);
@@ -90,7 +90,7 @@ bool PatientOutput::finish(const std::function<bool()>& gives_up) {
   for (int ticks = 0; write_some(tick) && !text_.empty(); ++ticks) {
     if (ticks >= least_ticks && gives_up()) break;
   }
-  return !refused_;
+  return refused_ == 0;
 }
 
 void Console::flush() {

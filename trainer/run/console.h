@@ -39,6 +39,8 @@ class PatientOutput final : public std::streambuf {
   bool finish(const std::function<bool()>& gives_up);
   // Bytes that the reader has not taken.
   std::size_t waiting() const { return text_.size(); }
+  // errno of the last write that was refused, or 0.
+  int refused() const { return refused_; }
   int descriptor() const { return descriptor_; }
 
  protected:
@@ -54,7 +56,7 @@ class PatientOutput final : public std::streambuf {
   int descriptor_;
   std::size_t most_waiting_;
   std::string text_;
-  bool refused_ = false;
+  int refused_ = 0;
 };
 
 class Console {
