@@ -14,7 +14,7 @@
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/comm/rendezvous.h"
-#include "tests/tools/tiny_training.h"
+#include "tests/tools/started_run.h"
 
 namespace weft {
 namespace {
@@ -84,7 +84,7 @@ class LaunchCommand : public ProgramTest {
   }
 };
 
-class TrainingUnderALauncher : public TinyTraining {};
+class TrainingUnderALauncher : public StartedRun {};
 
 // The ranks may not have come to their wait yet: either way they are there.
 TEST_F(LaunchCommand, WhenOneRankDiesTheOthersEndToo) {
@@ -250,6 +250,27 @@ TEST_F(TrainingUnderALauncher, OfOneProcessIsARunLikeAnyOther) {
   const auto generated = weft("launch --ranks 2 -- generate out/tiny --prompt a --max-tokens 2");
   EXPECT_EQ(generated.exit_code, 2);
   EXPECT_NE(generated.messages.find("WORLD_SIZE=2"), std::string::npos) << generated.messages;
+}
+
+// Nothing more goes into the pipe. The run was saved all the same, and a scheduler is to start it again.
+TEST_F(TrainingUnderALauncher, EndsAsItsRankDoesThoughNobodyReads) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(pipe2(pipe.data(), O_CLOEXEC), 0);
+  const std::string full(static_cast<std::size_t>(fcntl(pipe[1], F_GETPIPE_SZ)), '-');
+  ASSERT_EQ(write(pipe[1], full.data(), full.size()), std::ssize(full));
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    dup2(pipe[1], STDOUT_FILENO);
+    if (chdir(folder_.c_str()) != 0) _exit(126);
+    execl(WEFT_PROGRAM, "weft", "launch", "--ranks", "1", "--", "train", "run.toml", "--run.steps=1000000", nullptr);
+    _exit(127);
+  }
+  close(pipe[1]);
+  EXPECT_TRUE(comes_true([&] { return steps_taken("out/tiny") > 1; }));
+  kill(launcher, SIGTERM);
+  EXPECT_EQ(wait_for(launcher), 75);
+  EXPECT_EQ(saved("out/tiny").size(), 1u);
+  close(pipe[0]);
 }
 
 TEST_F(LaunchCommand, WrongRequestsEndWithTwo) {

@@ -162,8 +162,8 @@ class Launch {
     }
   }
 
-  // Returns the exit code of the first rank that failed, or 0; that of a failed run if standard output was refused.
-  // Returns 128 and the signal that gave up a reader.
+  // Returns the exit code of the first rank that failed. If none did, it is that of a failed run where standard output
+  // was refused, or that of a rank that saved and exited. Else it is 128 and the signal that gave up a reader, or 0.
   int wait_for_all() {
     while (running() > 0) {
       poll_once();
@@ -173,25 +173,12 @@ class Launch {
         deadline_.reset();
       }
     }
-    // Reads rank 0 first, because its last output is the result. A signal, of now or before, gives up a reader that
-    // stands still.
-    const auto gives_up = [&] {
-      forward_signals();
-      return stop_signal_ != 0;
-    };
-    const auto is_stuck = [&](PatientOutput& to) {
-      to.finish(gives_up);
-      return to.waiting() > 0;
-    };
-    for (Output& output : outputs_) {
-      do {
-        if (is_stuck(output.to())) return 128 + stop_signal_;
-      } while (output.take_if_ready());
-    }
-    if (is_stuck(standard_output_) || is_stuck(standard_error_)) return 128 + stop_signal_;
+    const bool forwarded = forward_rest();
     note_refusal();
-    if (exit_code_ == 0 && standard_output_.refused() != 0) return failed_run;
-    return exit_code_ == 0 && stopped_ ? stopped_by_signal : exit_code_;
+    if (exit_code_ != 0) return exit_code_;
+    if (standard_output_.refused() != 0) return failed_run;
+    if (stopped_) return stopped_by_signal;
+    return forwarded ? 0 : 128 + stop_signal_;
   }
 
  private:
@@ -277,6 +264,31 @@ class Launch {
   }
 
   void tell(const std::string& text) { standard_error_.sputn(text.data(), std::ssize(text)); }
+
+  // Forwards the last output of ranks that have ended. Returns false if a reader stood still until a signal, of now or
+  // before, gave it up.
+  bool forward_rest() {
+    const auto gives_up = [&] {
+      forward_signals();
+      return stop_signal_ != 0;
+    };
+    const auto is_stuck = [&](PatientOutput& to) {
+      to.finish(gives_up);
+      return to.waiting() > 0;
+    };
+    // What has room is taken first: a reader that is given up still gets it if it comes back before this object ends.
+    for (Output& output : outputs_) {
+      while (output.take_if_ready()) {
+      }
+    }
+    // Reads rank 0 first, because its last output is the result.
+    for (Output& output : outputs_) {
+      do {
+        if (is_stuck(output.to())) return false;
+      } while (output.take_if_ready());
+    }
+    return !is_stuck(standard_output_) && !is_stuck(standard_error_);
+  }
 
   void forward_signals() {
     signalfd_siginfo info{};
