@@ -19,6 +19,21 @@
 namespace weft {
 namespace {
 
+// The processes that `parent` has started, oldest first.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream status(entry.path() / "stat");
+    std::string number, name, state;
+    pid_t parent_of_entry = 0;
+    if (status >> number >> name >> state >> parent_of_entry && parent_of_entry == parent && state != "Z") {
+      children.push_back(std::stoi(number));
+    }
+  }
+  std::sort(children.begin(), children.end());
+  return children;
+}
+
 class LaunchCommand : public ProgramTest {
  protected:
   // Starts two ranks that are busy for half a minute: they search among the layouts of 70 billion parameters.
@@ -35,20 +50,6 @@ class LaunchCommand : public ProgramTest {
     _exit(127);
   }
 
-  // The processes that `parent` has started, oldest first.
-  static std::vector<pid_t> children_of(pid_t parent) {
-    std::vector<pid_t> children;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      std::ifstream status(entry.path() / "stat");
-      std::string number, name, state;
-      pid_t parent_of_entry = 0;
-      if (status >> number >> name >> state >> parent_of_entry && parent_of_entry == parent && state != "Z") {
-        children.push_back(std::stoi(number));
-      }
-    }
-    std::sort(children.begin(), children.end());
-    return children;
-  }
   static std::vector<pid_t> wait_for_children_of(pid_t parent) {
     std::vector<pid_t> children;
     for (int i = 0; i < 500 && (children = children_of(parent)).size() < 2; ++i) {
@@ -271,6 +272,22 @@ TEST_F(TrainingUnderALauncher, EndsAsItsRankDoesThoughNobodyReads) {
   EXPECT_EQ(wait_for(launcher), 75);
   EXPECT_EQ(saved("out/tiny").size(), 1u);
   close(pipe[0]);
+}
+
+// The rank is there, and has not begun.
+TEST_F(TrainingUnderALauncher, SavesWhereAskedAtOnce) {
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    if (chdir(folder_.c_str()) != 0) _exit(126);
+    dup2(open("log", O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
+    execl(WEFT_PROGRAM, "weft", "launch", "--ranks", "1", "--", "train", "run.toml", "--checkpoint.at_end=false",
+          nullptr);
+    _exit(127);
+  }
+  ASSERT_TRUE(comes_true([&] { return !children_of(launcher).empty(); }));
+  kill(launcher, SIGUSR2);
+  EXPECT_EQ(wait_for(launcher), 0);
+  EXPECT_EQ(saved("out/tiny").size(), 1u);
 }
 
 TEST_F(LaunchCommand, WrongRequestsEndWithTwo) {

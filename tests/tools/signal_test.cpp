@@ -108,6 +108,16 @@ TEST_F(SignalledRun, AlwaysEndsAStart) {
   EXPECT_GT(before_first_step, 5);
 }
 
+// Before the first step too: the plan of many blocks takes long, and what a run warns of comes before it.
+TEST_F(SignalledRun, SavesWhereAskedInTheSetUp) {
+  const pid_t process = start({"--run.steps=1", "--run.directory=out", "--checkpoint.at_end=false",
+                               "--model.layers=d*20 e*60", "--hardware.memory=1GiB"});
+  ASSERT_TRUE(comes_true([&] { return log().find("weft: warning: ") != std::string::npos; }));
+  kill(process, SIGUSR2);
+  EXPECT_EQ(wait_for(process), 0) << log();
+  EXPECT_EQ(saved("out").size(), 1u) << log();
+}
+
 // nohup, and a shell's background.
 TEST_F(SignalledRun, IgnoredSignalsStayIgnored) {
   const pid_t process = start({"--run.steps=1000000", "--run.directory=out"}, SIG_IGN);

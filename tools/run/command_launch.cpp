@@ -154,6 +154,8 @@ class Launch {
     sigset_t watched = watched_signals();
     sigaddset(&watched, SIGCHLD);
     sigprocmask(SIG_BLOCK, &watched, &mask_of_children_);
+    // A request to save waits for a rank that has not begun to take signals.
+    sigaddset(&mask_of_children_, SIGUSR2);
     signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = free_port();
     const std::string token = new_run_token();

@@ -139,13 +139,14 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   add_config_arguments(*command, *file)->required();
   command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
   command->callback([command, file, command_line] {
+    // The set-up may last, and a GPU starts threads in it: none of them may take a signal.
+    RunSignals signals;
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
     warn_of_training(resolved.config);
     require_room(*command, *file, resolved.config, hardware_at_hand(resolved.config));
     PatientOutput output(STDOUT_FILENO);
     std::ostream out(&output);
     Console console(out, isatty(STDOUT_FILENO) != 0);
-    RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
                                [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
     const TrainResult result =
