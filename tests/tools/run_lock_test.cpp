@@ -41,7 +41,8 @@ TEST_F(RunLocks, ASecondRunIsRefusedBeforeItWritesAnything) {
   expect_refused(weft("train run.toml --run.directory=out/../out/tiny"), "run.directory out/../out/tiny");
   expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=saved"),
                  "checkpoint.directory saved");
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+  expect_refused(weft("train run.toml --checkpoint.directory=new"), "run.directory out/tiny");
+  for (const char* folder : {"other", "new"}) EXPECT_FALSE(std::filesystem::exists(folder_ / folder)) << folder;
   EXPECT_EQ(changed(), before);
   EXPECT_GE(steps_taken("out/tiny"), steps);
   EXPECT_EQ(kill(first_, 0), 0);
@@ -63,6 +64,7 @@ TEST_F(RunLocks, AFolderOfCheckpointsHasOneRunByWhateverName) {
   std::filesystem::create_directories(folder_ / "linked");
   std::filesystem::create_directory_symlink("../plain/checkpoints", folder_ / "linked/checkpoints");
   expect_refused(weft("train run.toml --run.directory=linked"), "checkpoint.directory linked/checkpoints");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "linked/run.lock"));
   EXPECT_EQ(kill(first_, 0), 0);
 }
 

@@ -210,11 +210,12 @@ class TrainOutput {
 
  private:
   void admit() {
-    // A folder of its own comes first: run.directory is not made for a run that is refused there.
-    const bool named = !config_.checkpoint.directory.empty();
-    if (named) lock_checkpoints();
+    // Neither folder is made for a run that the other refuses: run.directory is asked first if there, and made last.
+    if (std::filesystem::exists(std::filesystem::path(config_.run.directory) / run_lock_name)) {
+      const RunLock asked(config_.run.directory, "run.directory");
+    }
+    lock_checkpoints();
     directory_.emplace(config_.run.directory);
-    if (!named) lock_checkpoints();
     console_.banner(config_, start_->program, start_->predicted);
     console_.note("data", start_->reading);
     if (!directory_->locked()) {
