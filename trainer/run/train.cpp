@@ -211,7 +211,8 @@ class TrainOutput {
  private:
   void admit() {
     // Neither folder is made for a run that the other refuses: run.directory is asked first if there, and made last.
-    if (std::filesystem::exists(std::filesystem::path(config_.run.directory) / run_lock_name)) {
+    std::error_code ignored;
+    if (std::filesystem::exists(std::filesystem::path(config_.run.directory) / run_lock_name, ignored)) {
       const RunLock asked(config_.run.directory, "run.directory");
     }
     lock_checkpoints();
