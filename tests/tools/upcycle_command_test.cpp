@@ -56,6 +56,20 @@ TEST_F(UpcycleCommand, BeginsWithTheLossesOfTheDenseModel) {
   EXPECT_NE(apart.output.find("blocks.1.experts.5.up_proj.weight"), std::string::npos);
 }
 
+// No block of the dense run reads these keys. The first two would change the losses of the new model, the third would
+// leave 3 experts in 2 groups, which no run opens.
+TEST_F(UpcycleCommand, TakesOverNoKeyThatTheDenseRunDidNotRead) {
+  std::string run = tiny_run;
+  const std::string section = "[model.moe]\n";
+  run.insert(run.find(section) + section.size(), "routed_scaling_factor = 2.5\ncapacity_factor = 1.0\nn_group = 2\n");
+  put("unread.toml", run);
+  const auto trained =
+      weft("train unread.toml --run.directory=unread --model.layers=d*3 --parallelism.expert=1 --data.tokenizer=byte");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  ASSERT_EQ(weft("checkpoint upcycle unread up --experts 3").exit_code, 0);
+  EXPECT_NEAR(loss_of("up"), loss_of("unread"), 2e-6);
+}
+
 TEST_F(UpcycleCommand, RefusesWhatIsNoBeginning) {
   EXPECT_NE(refusal_of("--experts 1").find("a token cannot go to 2 of 1 experts"), std::string::npos);
   EXPECT_NE(refusal_of("--experts 4 --per-token 0").find("a token cannot go to 0 of 4"), std::string::npos);

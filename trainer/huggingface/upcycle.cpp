@@ -93,11 +93,12 @@ ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& optio
   if (options.experts_per_token < 1 || options.experts < options.experts_per_token) {
     fail_request("a token cannot go to {} of {} experts", options.experts_per_token, options.experts);
   }
-  model.moe.num_experts = options.experts;
-  model.moe.num_experts_per_tok = options.experts_per_token;
-  model.moe.moe_intermediate_size = dense.intermediate_size;
-  model.moe.norm_topk_prob = true;
-  model.moe.router_aux_loss_coef = 0.01;
+  // No block of the dense model read its own section: keys there would be new ones of this model.
+  model.moe = {.num_experts = options.experts,
+               .num_experts_per_tok = options.experts_per_token,
+               .moe_intermediate_size = dense.intermediate_size,
+               .norm_topk_prob = true,
+               .router_aux_loss_coef = 0.01};
   if (!model.has(BlockKind::dense)) model.intermediate_size = 0;
   return model;
 }

@@ -19,8 +19,9 @@ struct UpcycleOptions {
   std::int64_t experts = 0, experts_per_token = 2;
   std::optional<ModelLayers> layers = {};  // of the new model; absent: experts in every block
 };
-// Throws Error (request) for a model that has experts already, another number of blocks, no block with experts, or
-// blocks with widths of their own. So it does for fewer experts than a token goes to.
+// Keys of [model.moe] that no option gives have their defaults, whatever the dense model says, and
+// router_aux_loss_coef is 0.01. Throws Error (request) for a model that has experts already, another number of blocks,
+// no block with experts, or blocks with widths of their own. So it does for fewer experts than a token goes to.
 ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options);
 
 // Writes a checkpoint of weights of `model` to the new folder `to`, from those of `dense`. Copies the files beside the
