@@ -1,5 +1,7 @@
 // The folders of checkpoints: their names, complete ones, the way one takes its place, and those that are kept.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -249,6 +251,45 @@ TEST_F(CheckpointFolders, WhatCannotBeLookedIntoIsNotAbsent) {
   fs::create_symlink(manifest_name, folder / manifest_name);  // to itself
   const std::string text = said(ErrorKind::failure, [&] { find_checkpoints(path()); });
   EXPECT_NE(text.find("step-00000010 cannot be looked into"), std::string::npos) << text;
+}
+
+// A run that took these names for absent ones would begin anew beside its checkpoints, and lose its best.
+TEST_F(CheckpointFolders, NamesThatCannotBeReadAreNotAbsent) {
+  make("step-00000010");
+  name_best(path(), {.step = 10, .loss = 1.5});
+  write_file(path() / "latest", "step-00000010\n");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const std::string best = said(ErrorKind::failure, [&] { find_best(path()); });
+  const std::string latest = said(ErrorKind::failure, [&] { point_latest_at({20, path() / "step-00000020"}); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_NE(best.find("best\" cannot be read: Too many open files"), std::string::npos) << best;
+  EXPECT_NE(latest.find("latest\" cannot be read: Too many open files"), std::string::npos) << latest;
+  // A folder of the user is no such file.
+  for (const char* name : {"best", "latest"}) {
+    fs::remove(path() / name);
+    fs::create_directories(path() / name / "mine");
+  }
+  EXPECT_EQ(find_best(path()), std::nullopt);
+  EXPECT_EQ(find_lost_checkpoint(path(), {}), "");
+}
+
+TEST_F(CheckpointFolders, TheBestBehindAStepIsForgotten) {
+  for (const char* name : {"step-00000010", "step-00000020"}) make(name);
+  name_best(path(), {.step = 10, .loss = 1.5});
+  name_best(path(), {.step = 20, .loss = 1.25});
+  forget_best_after(path(), 20);
+  EXPECT_EQ(find_best(path()), (BestCheckpoint{.step = 20, .loss = 1.25}));
+  forget_best_after(path(), 10);
+  EXPECT_EQ(find_best(path()), (BestCheckpoint{.step = 10, .loss = 1.5}));
+  forget_best_after(path(), -1);
+  EXPECT_FALSE(fs::exists(path() / "best"));
+  // Of someone else.
+  write_file(path() / "best", "of all\n");
+  forget_best_after(path(), -1);
+  EXPECT_EQ(read_file(path() / "best"), "of all\n");
 }
 
 TEST_F(CheckpointFolders, WhatIsLostIsSaid) {

@@ -269,6 +269,25 @@ TEST(Validation, ABestThatIsPassedOverLeavesTheOneBefore) {
   EXPECT_EQ(find_best(folder.path()).value().loss, losses.at(2).loss);
 }
 
+// Someone goes back to a checkpoint before both in `best`. The run then writes them anew, with other weights: they are
+// not the best by the losses of the old ones.
+TEST(Validation, ABestBehindTheRunIsForgotten) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  const TemporaryFolder folder;
+  Config config = keeping_best(text, folder.path(), 3, 1);
+  const auto losses = validations_of(config);
+  ASSERT_LT(losses.at(3).loss, losses.at(2).loss);
+  ASSERT_LT(losses.at(2).loss, losses.at(1).loss);
+  for (const std::string& gone : {checkpoint_name(3), checkpoint_name(2), std::string("latest")}) {
+    std::filesystem::remove_all(folder.path() / gone);
+  }
+  config.validation.keep_best = false;
+  set_rates(config, 3.0);
+  EXPECT_GT(validations_of(config).at(3).loss, losses.at(3).loss);
+  EXPECT_EQ(find_best(folder.path()), std::nullopt);
+}
+
 // A checkpoint that is in place counts, though a name beside it could not be written.
 TEST(Validation, ABestIsOneWhateverFailsBehindIt) {
   HeldOutText text("weft-validation");

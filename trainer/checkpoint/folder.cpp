@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/config/config_sources.h"
@@ -58,12 +58,36 @@ bool has_tensors(const fs::path& folder) {
   return false;
 }
 
+// The text of a file; empty if there is none, or something else has its name. One that cannot be read is not absent.
+std::string text_if_there(const fs::path& file) {
+  try {
+    return read_whole_file(file.string());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::request) throw;
+    return "";
+  }
+}
+
 // The name in the file `latest`, without trailing white space.
 std::optional<std::string> latest_in(const fs::path& directory) {
-  std::ifstream file(directory / latest_name);
-  std::string name;
-  if (!std::getline(file, name)) return std::nullopt;
-  return name.substr(0, name.find_last_not_of(" \r\n\t") + 1);
+  const std::string text = text_if_there(directory / latest_name), name = text.substr(0, text.find('\n'));
+  if (text.empty()) return std::nullopt;
+  return name.substr(0, name.find_last_not_of(" \r\t") + 1);
+}
+
+// The lines of the file `best`, whether their checkpoints are there or not.
+std::vector<BestCheckpoint> bests_in(const fs::path& directory) {
+  std::vector<BestCheckpoint> bests;
+  std::istringstream lines(text_if_there(directory / best_name));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, held_out;
+    double loss = 0.0;
+    if (!(words >> name >> loss)) continue;
+    words >> held_out;  // older files have none
+    if (const auto step = named_step(name)) bests.push_back({*step, loss, held_out});
+  }
+  return bests;
 }
 
 // Renames `from` to `to`. If `to` exists it gets the name `from`. If the file system cannot exchange names, `to` does
@@ -253,18 +277,19 @@ void name_best(const fs::path& directory, const BestCheckpoint& best) {
   replace_file(directory / best_name, line(best) + (before ? line(*before) : ""));
 }
 
+void forget_best_after(const fs::path& directory, std::int64_t newest) {
+  if (const auto best = find_best(directory, newest)) return name_best(directory, *best);
+  if (bests_in(directory).empty()) return;
+  const fs::path file = directory / best_name;
+  std::error_code error;
+  fs::remove(file, error);
+  if (error) fail("{} cannot be removed: {}", file.string(), error.message());
+}
+
 std::optional<BestCheckpoint> find_best(const fs::path& directory, std::int64_t newest) {
-  std::ifstream file(directory / best_name);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name, held_out;
-    double loss = 0.0;
-    if (!(words >> name >> loss)) continue;
-    words >> held_out;  // older files have none
-    const auto step = named_step(name);
+  for (const BestCheckpoint& best : bests_in(directory)) {
     std::error_code error;
-    if (!step || *step > newest || !fs::exists(directory / name / manifest_name, error)) continue;
-    return BestCheckpoint{*step, loss, held_out};
+    if (best.step <= newest && fs::exists(directory / checkpoint_name(best.step) / manifest_name, error)) return best;
   }
   return std::nullopt;
 }

@@ -40,7 +40,7 @@ std::vector<CheckpointFolder> find_checkpoints(const std::filesystem::path& dire
 std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& directory);
 // A sentence on a checkpoint that seems to be missing among `complete`, found in `directory`, with the actions to take.
 // Either a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no
-// such sign.
+// such sign. Throws Error (unreadable, failure) if `latest` cannot be read.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
 // checkpoint.directory as config.toml in the directory `run` says; none if it is empty or unsaid there. A folder inside
 // run.directory is inside `run`, which may have been moved. As for the run, another relative one is below the working
@@ -82,7 +82,11 @@ struct BestCheckpoint {
 };
 // Writes `best`; the one found so far among earlier steps becomes its second line. Throws Error (failure).
 void name_best(const std::filesystem::path& directory, const BestCheckpoint& best);
-// The first in `best` whose checkpoint is there, of those up to step `newest`.
+// Leaves in `best` what find_best() finds up to step `newest`. Removes a file that names other checkpoints alone.
+// Throws Error as find_best(), and (failure) if the file cannot be written or removed.
+void forget_best_after(const std::filesystem::path& directory, std::int64_t newest);
+// The first in `best` whose checkpoint is there, of those up to step `newest`. Throws Error (unreadable, failure) if
+// the file cannot be read.
 std::optional<BestCheckpoint> find_best(const std::filesystem::path& directory,
                                         std::int64_t newest = std::numeric_limits<std::int64_t>::max());
 

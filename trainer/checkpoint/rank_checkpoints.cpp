@@ -219,12 +219,12 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
     setup_.say(0, fmt::format("{} was never finished and is {}", path.string(),
                               error ? "NOT removed: " + error.message() : "removed"));
   }
+  // A name that a save left without its checkpoint, or of one that was passed over, must not become that of another.
+  forget_best_after(directory_, resumed == nullptr ? -1 : resumed->step);
   if (resumed == nullptr) return;
   if (point_latest_at(*resumed)) {
     setup_.say(0, fmt::format("latest named another and names {} now", checkpoint_name(resumed->step)));
   }
-  // A name that a save left without its checkpoint, or of one that was passed over, must not become that of another.
-  if (const auto best = find_best(directory_, resumed->step)) name_best(directory_, *best);
   // A run that ended behind its last save may have left one too many, and this one may take no step.
   remove_superseded(resumed->step);
 }
