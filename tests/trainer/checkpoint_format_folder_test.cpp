@@ -131,10 +131,19 @@ TEST_F(CheckpointFolders, ARunsDirectoryMeansWhereTheRunSaves) {
   say((path() / "saved").string());
   EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{5, own}));
   EXPECT_EQ(resolve_checkpoint(path() / "run/checkpoints"), (CheckpointFolder{10, other}));
-  // A run that was moved has what is inside of it.
+  // A run that was moved has what is inside of it, however the two paths are spelled.
   const auto inside = make("run/inner/step-00000007");
-  write_file(path() / "run/config.toml", "[run]\ndirectory = \"a/b\"\n[checkpoint]\ndirectory = \"a/b/inner\"\n");
-  EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{7, inside}));
+  const std::string here = fs::current_path().string();
+  for (const auto& [of_run, of_checkpoints] :
+       std::vector<std::pair<std::string, std::string>>{{"a/b", "a/b/inner"},
+                                                        {"a/b", "./a//b/inner"},
+                                                        {"./a/b/", "a/c/../b/inner"},
+                                                        {"a/b", here + "/a/b/inner"},
+                                                        {here + "/a/b", "a/b/inner"}}) {
+    write_file(path() / "run/config.toml",
+               fmt::format("[run]\ndirectory = \"{}\"\n[checkpoint]\ndirectory = \"{}\"\n", of_run, of_checkpoints));
+    EXPECT_EQ(resolve_checkpoint(path() / "run"), (CheckpointFolder{7, inside})) << of_run << " " << of_checkpoints;
+  }
   say((path() / "gone").string());
   const std::string text = said(ErrorKind::request, [&] { resolve_checkpoint(path() / "run"); });
   EXPECT_NE(text.find(fmt::format("{0}/run/config.toml says that its run saves to {0}/gone", path().string())),

@@ -195,8 +195,9 @@ std::optional<fs::path> said_checkpoints(const fs::path& run) {
   };
   const fs::path directory = said("checkpoint.directory");
   if (directory.empty()) return std::nullopt;
-  // A run that was moved took along what is inside of it.
-  const fs::path inside = directory.lexically_relative(said("run.directory"));
+  // A run that was moved took along what is inside of it, however the two are spelled.
+  const auto whole = [&](const fs::path& path) { return fs::absolute(path, absent).lexically_normal(); };
+  const fs::path inside = whole(directory).lexically_relative(whole(said("run.directory")));
   return inside.empty() || *inside.begin() == ".." ? directory : run / inside;
 }
 
