@@ -171,6 +171,18 @@ TEST_F(CheckpointReading, EmptiedFilesAndFoldersInTheirPlace) {
   EXPECT_EQ(find_checkpoint_faults(path()).size(), 1u);
 }
 
+// As a chat template beside the tokenizer of a run may be.
+TEST_F(CheckpointReading, AnEmptyFileThatWasSavedEmptyIsSound) {
+  manifest_.files.push_back({"chat_template.jinja", 0, 0, checksum("")});
+  write_file(path() / manifest_name, to_json(manifest_));
+  write_file(path() / "chat_template.jinja", "");
+  EXPECT_EQ(find_checkpoint_faults(path()), std::vector<std::string>{});
+  CheckpointReader(path()).require_unchanged("chat_template.jinja");
+  CheckpointReader(path()).require_texts_unchanged();
+  write_file(path() / "chat_template.jinja", "x");
+  EXPECT_EQ(refusal_to_open(), path().string() + "/chat_template.jinja has 1 bytes where 0 were written");
+}
+
 TEST_F(CheckpointReading, ProgressOfTheCheckReachesTheEnd) {
   damage(path() / "part-00001.safetensors", 30);
   std::int64_t all = 0, last = 0;

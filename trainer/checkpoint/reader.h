@@ -42,7 +42,7 @@ class CheckpointReader {
   // Verifies the checksum of a file without tensors. Throws Error (request) if it differs, or if the manifest does not
   // list the file.
   void require_unchanged(const std::string& name) const;
-  // The same for all files that have bytes and no tensors: the configuration and the parts of a tokenizer.
+  // The same for all files without tensors: the configuration and the parts of a tokenizer.
   void require_texts_unchanged() const;
   // Reads and checks everything, including prefixes and headers of files. Returns all faults in the order of the files.
   std::vector<std::string> find_faults(const CheckedBytes& checked = {}) const;
