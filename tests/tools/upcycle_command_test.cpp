@@ -18,8 +18,8 @@ class UpcycleCommand : public TinyTraining {
         "--optimizer.learning_rate=0.01 --data.tokenizer=byte");
     ASSERT_EQ(trained.exit_code, 0) << trained.messages;
   }
-  double loss_of(const std::string& arguments) {
-    const auto result = weft("eval " + arguments + " --data text.txt --json");
+  double loss_of(const std::string& arguments, const std::string& data = "text.txt") {
+    const auto result = weft("eval " + arguments + " --data " + data + " --json");
     EXPECT_EQ(result.exit_code, 0) << result.messages;
     return nlohmann::json::parse(result.output).at("loss");
   }
@@ -68,6 +68,20 @@ TEST_F(UpcycleCommand, TakesOverNoKeyThatTheDenseRunDidNotRead) {
   ASSERT_EQ(trained.exit_code, 0) << trained.messages;
   ASSERT_EQ(weft("checkpoint upcycle unread up --experts 3").exit_code, 0);
   EXPECT_NEAR(loss_of("up"), loss_of("unread"), 2e-6);
+}
+
+// A run that trains within documents is evaluated within them, and so is what it becomes.
+TEST_F(UpcycleCommand, KeepsTheDocumentsOfTheDenseRun) {
+  put("lines.txt", "warp\nand\nweft\nwarp\nweft\nweft\nand\n");
+  ASSERT_EQ(weft("data tokenize lines.txt --documents line --tokenizer byte --output lines").exit_code, 0);
+  const auto trained = weft(
+      "train run.toml --run.directory=masked --model.layers=d*3 --parallelism.expert=1 --data.train='[\"lines.bin\"]' "
+      "--data.tokenizer=byte --data.documents=mask --run.steps=20 --optimizer.learning_rate=0.01");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  ASSERT_EQ(weft("checkpoint upcycle masked up --experts 4").exit_code, 0);
+  const double dense = loss_of("masked", "lines.bin");
+  EXPECT_GT(std::abs(loss_of("masked --data.documents=join", "lines.bin") - dense), 1e-3);
+  EXPECT_NEAR(loss_of("up", "lines.bin"), dense, 2e-6);
 }
 
 TEST_F(UpcycleCommand, RefusesWhatIsNoBeginning) {

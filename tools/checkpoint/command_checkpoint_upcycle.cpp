@@ -22,7 +22,8 @@ struct UpcycleRequest {
   std::uint64_t seed = 1234;
 };
 
-// The tokenizer is the copy that lies in the new checkpoint, if the dense one has a copy.
+// Besides the model it has what decides the loss of a text: the sequence length, the tokenizer and documents. The
+// tokenizer is the copy that lies in the new checkpoint, if the dense one has a copy.
 std::string config_text(const std::filesystem::path& folder, const ModelSection& dense, const ModelConfig& model,
                         const std::string& to) {
   std::string text = fmt::format(
@@ -34,9 +35,11 @@ std::string config_text(const std::filesystem::path& folder, const ModelSection&
     const std::filesystem::path own = std::filesystem::weakly_canonical(std::filesystem::absolute(to));
     tokenizer = (own / std::filesystem::path(*kept).filename()).string();
   }
-  if (!tokenizer.empty()) text += fmt::format("\n[data]\ntokenizer = {}\n", toml_text(tokenizer));
-  if (dense.padded_vocab) text += "padded_vocab = true\n";
-  return text;
+  std::string data;
+  if (!tokenizer.empty()) data += fmt::format("tokenizer = {}\n", toml_text(tokenizer));
+  if (dense.padded_vocab) data += "padded_vocab = true\n";
+  if (!dense.documents.empty()) data += fmt::format("documents = {}\n", toml_text(dense.documents));
+  return data.empty() ? text : text + "\n[data]\n" + data;
 }
 
 void run_upcycle(const UpcycleRequest& request) {

@@ -58,7 +58,8 @@ ModelSection read_model_section(const std::filesystem::path& file) {
   if (!faults.empty()) throw Error(ErrorKind::request, format_faults(faults));
   return {config.model, value_in<std::int64_t>(sources, "training.sequence_length"),
           value_in<std::string>(sources, "data.tokenizer").value_or(""),
-          value_in<bool>(sources, "data.padded_vocab").value_or(false)};
+          value_in<bool>(sources, "data.padded_vocab").value_or(false),
+          value_in<std::string>(sources, "data.documents").value_or("")};
 }
 
 std::string model_section_toml(const ModelConfig& model) {

@@ -17,6 +17,7 @@ struct ModelSection {
   std::optional<std::int64_t> sequence_length;  // training.sequence_length, if set
   std::string tokenizer = {};                   // data.tokenizer, if set
   bool padded_vocab = false;                    // data.padded_vocab
+  std::string documents = {};                   // data.documents, if set
 };
 
 // Throws Error (request) with the faults of [model], as reading a configuration does.
