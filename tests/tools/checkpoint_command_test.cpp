@@ -152,6 +152,17 @@ TEST_F(CheckpointCommand, PathsThatAreNoCheckpoint) {
   EXPECT_NE(weft("checkpoint diff --help").output.find("0 equal, 1 differing"), std::string::npos);
 }
 
+// JSON is UTF-8 though a folder's name is not.
+TEST_F(CheckpointCommand, JsonOfAnyName) {
+  save("caf\xe9", tensors_);
+  const std::string name = "caf\xef\xbf\xbd";
+  for (const char* command : {"inspect", "verify"}) {
+    const auto result = weft(std::string("checkpoint ") + command + " caf\xe9 --json");
+    EXPECT_EQ(Json::parse(result.output)["path"], name) << result.messages;
+  }
+  EXPECT_EQ(Json::parse(weft("checkpoint diff caf\xe9 caf\xe9 --json").output)["b"], name);
+}
+
 // The same rows in other boxes and files.
 TEST_F(CheckpointCommand, DiffDoesNotSeeTheLayout) {
   save("a", tensors_, 2);

@@ -237,6 +237,8 @@ TEST_F(HuggingFaceCommands, WrongRequestsAreRefused) {
       {"export checkpoint out --architecture gpt2 --max-position-embeddings 8", "\"gpt2\" is not an architecture"},
       {"export checkpoint out --max-shard-size huge --max-position-embeddings 8", "\"huge\" is not a size"},
       {"import nowhere out", "nowhere"},
+      {"import caf\xe9 out", "caf\xef\xbf\xbd: the name is not UTF-8"},
+      {"import llama out/caf\xe9", "out/caf\xef\xbf\xbd: the name is not UTF-8"},
       {"import llama checkpoint", "checkpoint exists already"}};
   for (const auto& [arguments, part] : cases) {
     const auto result = weft(arguments);

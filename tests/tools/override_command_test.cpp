@@ -34,7 +34,7 @@ class OverrideCommand : public TinyTraining {
 // They would be in config.toml and JSON, which no reader takes then.
 TEST_F(OverrideCommand, MustBeUtf8) {
   expect_refused("train run.toml --run.steps=1 --run.name=caf\xe9", "--run.name=caf\xef\xbf\xbd is not UTF-8");
-  expect_refused("train caf\xe9.toml", "caf\xef\xbf\xbd.toml: the name of the file is not UTF-8");
+  expect_refused("train caf\xe9.toml", "caf\xef\xbf\xbd.toml: the name is not UTF-8");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
 }
 

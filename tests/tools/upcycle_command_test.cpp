@@ -99,5 +99,18 @@ TEST_F(UpcycleCommand, RefusesWhatIsNoBeginning) {
   EXPECT_NE(weft("checkpoint upcycle dense once --experts 4").exit_code, 0);
 }
 
+// config.toml of the new checkpoint tells the names, and is UTF-8.
+TEST_F(UpcycleCommand, RefusesNamesThatNoConfigurationHas) {
+  std::filesystem::copy(folder_ / "dense", folder_ / "caf\xe9", std::filesystem::copy_options::recursive);
+  std::filesystem::create_directory_symlink("caf\xe9", folder_ / "link");
+  for (const char* names : {"dense caf\xe9/up", "caf\xe9 up", "dense link/up", "link up"}) {
+    const auto result = weft(std::string("checkpoint upcycle ") + names + " --experts 4");
+    EXPECT_EQ(result.exit_code, 2) << names;
+    EXPECT_NE(result.messages.find("caf\xef\xbf\xbd"), std::string::npos) << result.messages;
+    EXPECT_NE(result.messages.find(": the name is not UTF-8"), std::string::npos) << result.messages;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "link/up") || std::filesystem::exists(folder_ / "up")) << names;
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -258,7 +258,7 @@ void compare_checkpoints(const DiffRequest& request) {
   } catch (const Error& error) {
     fail("{}", error.what());  // damage is found only while reading
   }
-  fmt::print("{}", request.json ? json_of(*a, *b, difference).dump() + "\n" : text_of(*a, *b, difference));
+  fmt::print("{}", request.json ? line_of(json_of(*a, *b, difference)) : text_of(*a, *b, difference));
   if (!difference.none()) throw CLI::RuntimeError(differing);
 }
 

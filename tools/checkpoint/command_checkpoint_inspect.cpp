@@ -158,7 +158,7 @@ void add_checkpoint_inspect_command(CLI::App& checkpoint) {
   command->add_flag("--json", request->json, "print one JSON document");
   command->callback([request] {
     const auto reader = open_checkpoint(request->path);
-    fmt::print("{}", request->json ? json_of(*reader, *request).dump() + "\n" : text_of(*reader, *request));
+    fmt::print("{}", request->json ? line_of(json_of(*reader, *request)) : text_of(*reader, *request));
   });
 }
 

@@ -43,6 +43,7 @@ std::string config_text(const std::filesystem::path& folder, const ModelSection&
 }
 
 void run_upcycle(const UpcycleRequest& request) {
+  require_names(request.checkpoint, request.to);
   const CheckpointFolder folder = resolve_checkpoint(request.checkpoint);
   const CheckpointReader reader(folder.path);
   reader.require_unchanged(checkpoint_config_name);

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
+#include "tools/report/report_parts.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
 
@@ -25,8 +25,7 @@ void verify_checkpoint(const VerifyRequest& request) {
                                     [&](std::int64_t done, std::int64_t all) { progress.bytes(done, all, "checked"); });
   }
   if (request.json) {
-    const nlohmann::ordered_json json = {{"path", path}, {"sound", faults.empty()}, {"faults", faults}};
-    fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}", line_of({{"path", path}, {"sound", faults.empty()}, {"faults", faults}}));
   } else if (faults.empty()) {
     fmt::print("{}: every byte is as it was written\n", path);
   } else {

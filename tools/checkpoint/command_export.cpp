@@ -102,6 +102,7 @@ struct ImportRequest {
 };
 
 void run_import(const ImportRequest& request) {
+  require_names(request.folder, request.to);
   Config config;
   config.model = read_folder_model(request.folder).model;
   config.layers_text = layers_text({config.model.blocks, config.model.mtp_depth});

@@ -291,11 +291,23 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
-  if (const auto shown = replace_malformed(file)) fail_request("{}: the name of the file is not UTF-8", *shown);
+  require_utf8(file);
   refuse_replaced_sources(command, file);
   ResolvedConfig resolved = read_typed_config(file, overrides);
   print_warnings(resolved.config, resolved.warnings);
   return resolved;
+}
+
+void require_utf8(const std::string& name) {
+  if (const auto shown = replace_malformed(name)) fail_request("{}: the name is not UTF-8", *shown);
+}
+
+void require_names(const std::string& from, const std::string& to) {
+  for (const std::string& path : {from, to}) {
+    std::error_code unknown;
+    require_utf8(path);
+    require_utf8(std::filesystem::weakly_canonical(std::filesystem::absolute(path, unknown), unknown).string());
+  }
 }
 
 Config without_files(Config config) {

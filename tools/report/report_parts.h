@@ -32,6 +32,11 @@ std::string markdown_text(const BenchTable& table);
 
 using Json = nlohmann::ordered_json;
 
+// In one line. Bytes that are not UTF-8, as a name of a file may have, are replaced.
+inline std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 // The value of something optional; null if there is none.
 template <typename Optional>
 Json or_null(const Optional& value) {
