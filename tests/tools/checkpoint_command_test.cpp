@@ -209,6 +209,8 @@ TEST_F(CheckpointCommand, DiffNamesWhatDiffers) {
   b[2].state = "only_b";
   Manifest manifest = save("a", a);
   manifest.progress.step = 41;
+  manifest.progress.loss_trend->variance = 0.25;
+  manifest.progress.norm_trend.reset();
   manifest.model["model.hidden_size"] = "4";
   manifest.data.clear();
   write_file(folder_ / "a" / manifest_name, to_json(manifest));
@@ -217,7 +219,10 @@ TEST_F(CheckpointCommand, DiffNamesWhatDiffers) {
   EXPECT_EQ(result.exit_code, 1) << result.messages;
   const Json json = Json::parse(result.output);
   EXPECT_EQ(json["equal"], false);
-  EXPECT_EQ(json["progress"], Json::parse(R"([{"name": "step", "a": "41", "b": "40"}])"));
+  EXPECT_EQ(json["progress"], Json::parse(R"([
+    {"name": "step", "a": "41", "b": "40"},
+    {"name": "loss_trend", "a": "38 of mean 2.5, variance 0.25", "b": "38 of mean 2.5, variance 0.125"},
+    {"name": "norm_trend", "a": "none", "b": "37 of mean 1.5"}])"));
   EXPECT_EQ(json["keys"], Json::parse(R"([{"name": "model.hidden_size", "a": "4", "b": "3"},
                                           {"name": "data.seed", "a": null, "b": "1234"}])"));
   EXPECT_EQ(json["equal_tensors"], 1);  // exp_avg

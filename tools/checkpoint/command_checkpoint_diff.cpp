@@ -61,6 +61,14 @@ void compare_progress(const Progress& a, const Progress& b, std::vector<ValueDif
   compare("good_steps", a.good_steps, b.good_steps);
   compare("good_in_a_row", a.good_in_a_row, b.good_in_a_row);
   compare("loss_scale", a.loss_scale.value_or(1.0), b.loss_scale.value_or(1.0));
+  const auto losses = [](const std::optional<LossTrend>& trend) {
+    return trend ? fmt::format("{} of mean {}, variance {}", trend->losses, trend->mean, trend->variance) : "none";
+  };
+  const auto norms = [](const std::optional<NormTrend>& trend) {
+    return trend ? fmt::format("{} of mean {}", trend->norms, trend->mean) : "none";
+  };
+  compare("loss_trend", losses(a.loss_trend), losses(b.loss_trend));
+  compare("norm_trend", norms(a.norm_trend), norms(b.norm_trend));
 }
 
 using Keys = std::map<std::string, std::string>;
