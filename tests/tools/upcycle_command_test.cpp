@@ -100,7 +100,7 @@ TEST_F(UpcycleCommand, RefusesWhatIsNoBeginning) {
 }
 
 // config.toml of the new checkpoint tells the names, and is UTF-8.
-TEST_F(UpcycleCommand, RefusesNamesThatNoConfigurationHas) {
+TEST_F(UpcycleCommand, RefusesNamesThatTheNewCheckpointCannotHave) {
   std::filesystem::copy(folder_ / "dense", folder_ / "caf\xe9", std::filesystem::copy_options::recursive);
   std::filesystem::create_directory_symlink("caf\xe9", folder_ / "link");
   for (const char* names : {"dense caf\xe9/up", "caf\xe9 up", "dense link/up", "link up"}) {
@@ -110,6 +110,15 @@ TEST_F(UpcycleCommand, RefusesNamesThatNoConfigurationHas) {
     EXPECT_NE(result.messages.find(": the name is not UTF-8"), std::string::npos) << result.messages;
     EXPECT_FALSE(std::filesystem::exists(folder_ / "link/up") || std::filesystem::exists(folder_ / "up")) << names;
   }
+  // verify would say that a checkpoint of step 0 has a wrong name.
+  for (const char* name : {"step-00000009", "step-00000009/"}) {
+    const auto result = weft(std::string("checkpoint upcycle dense ") + name + " --experts 4");
+    EXPECT_EQ(result.exit_code, 2) << name;
+    EXPECT_NE(result.messages.find("is that of a later step"), std::string::npos) << result.messages;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / name));
+  }
+  ASSERT_EQ(weft("checkpoint upcycle dense step-00000000 --experts 4").exit_code, 0);
+  EXPECT_EQ(weft("checkpoint verify step-00000000").exit_code, 0);
 }
 
 }  // namespace

@@ -308,6 +308,10 @@ void require_names(const std::string& from, const std::string& to) {
     require_utf8(path);
     require_utf8(std::filesystem::weakly_canonical(std::filesystem::absolute(path, unknown), unknown).string());
   }
+  const std::filesystem::path place(to), name = (place.has_filename() ? place : place.parent_path()).filename();
+  if (named_step(name.string()).value_or(0) != 0) {
+    fail_request("{}: the name is that of a later step, and the new checkpoint is of step 0", to);
+  }
 }
 
 Config without_files(Config config) {

@@ -105,7 +105,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
 // Throws Error (request) unless the name is UTF-8, as the configurations and JSON that tell it are.
 void require_utf8(const std::string& name);
 // Throws Error (request) unless a checkpoint that is made of the folder `from` may be called `to`. Its config.toml
-// tells both, perhaps as whole paths.
+// tells both, perhaps as whole paths, and its step is 0.
 void require_names(const std::string& from, const std::string& to);
 // Adds arguments to `command`: CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
