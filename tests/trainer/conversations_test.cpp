@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,19 @@
 
 namespace weft {
 namespace {
+
+void add_marks(nlohmann::json& tokenizer, std::initializer_list<const char*> marks) {
+  for (const char* mark : marks) {
+    auto& added = tokenizer["added_tokens"];
+    added.push_back({{"id", tokenizer["model"]["vocab"].size() + added.size()},
+                     {"content", mark},
+                     {"special", true},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false}});
+  }
+}
 
 // Texts that transformers 4.57 made by apply_chat_template of the published templates, and what of them is learned.
 TEST(Conversations, AreTheTextsOfTheirTemplates) {
@@ -54,15 +68,7 @@ TEST(Conversations, HaveTheIdsOfTheWholeText) {
   const std::string line_end = "\u010a";
   json["model"]["vocab"][line_end + line_end] = json["model"]["vocab"].size();
   json["model"]["merges"].push_back(line_end + " " + line_end);
-  for (const char* mark : {"<|im_start|>", "<|im_end|>"}) {
-    json["added_tokens"].push_back({{"id", json["model"]["vocab"].size() + json["added_tokens"].size()},
-                                    {"content", mark},
-                                    {"special", true},
-                                    {"single_word", false},
-                                    {"lstrip", false},
-                                    {"rstrip", false},
-                                    {"normalized", false}});
-  }
+  add_marks(json, {"<|im_start|>", "<|im_end|>"});
   write_file(folder / "tok.json", json.dump());
   write_file(folder / "chat.jsonl",
              R"({"messages": [{"role": "user", "content": "warp?"}, {"role": "assistant", "content": "\n\nweft"},)"
@@ -158,20 +164,54 @@ TEST(Conversations, CountTheTokensThatLearnedPartsTouch) {
   EXPECT_EQ(counts, expected);
 }
 
-// What the user says last is not learned, and neither is the token behind it.
+// A model that ends its answer writes the template's line end between the mark and the token behind the conversation.
+// What the user says last is not learned, and neither is what stands behind it.
 TEST(Conversations, LearnTheirEndBehindAnAnswer) {
   const TemporaryFolder folder;
-  const std::string user = R"({"role": "user", "content": "warp"})";
+  nlohmann::json json = tokenizer_test::sample_json();
+  add_marks(json, {"<|im_end|>", "<|endoftext|>"});
+  write_file(folder / "tok.json", json.dump());
+  const auto tokenizer = open_tokenizer((folder / "tok.json").string());
+  const std::string user = R"({"role": "user", "content": "warp"}, )", empty = R"(, {"role": "user", "content": ""})";
   const std::string answer = R"({"role": "assistant", "content": "weft"})";
-  write_file(folder / "t.jinja", "{% for m in messages %}{{ m.content }} {% endfor %}");
-  const ChatTemplate plain = open_chat_template((folder / "t.jinja").string(), "byte", 0);
-  const auto ends_learned = [&](const std::string& messages) {
+  int datasets = 0;
+  // The text of the tokens that count.
+  const auto counted = [&](const std::string& chat, const std::string& messages, bool end = true) {
+    write_file(folder / "t.jinja", chat);
     write_file(folder / "chat.jsonl", "{\"messages\": [" + messages + "]}\n");
-    DocumentReader reader({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &plain});
-    return reader.next().value().ends_learned;
+    const ChatTemplate opened = open_chat_template(chat == "chatml" ? chat : (folder / "t.jinja").string(), "byte", 0);
+    DocumentReader reader({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &opened});
+    const std::string prefix = (folder / fmt::format("chat{}", ++datasets)).string();
+    tokenize(reader,
+             {.tokenizer = (folder / "tok.json").string(), .prefix = prefix, .losses = true, .end_documents = end});
+    const TokenFile file(prefix);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(file.tokens())), learned;
+    std::vector<std::uint8_t> counts(ids.size());
+    file.read(0, ids);
+    file.read_losses(0, counts);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (counts[i] != 0) learned.push_back(ids[i]);
+    }
+    return tokenizer->decode(learned);
   };
-  EXPECT_TRUE(ends_learned(user + ", " + answer));
-  EXPECT_FALSE(ends_learned(user + ", " + answer + ", " + user));
+  const std::string marked =
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}"
+      "{% endgeneration %}{{ '\\n' }}{% else %}{{ m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}";
+  for (const std::string& chat : {std::string("chatml"), marked}) {
+    EXPECT_EQ(counted(chat, user + answer), "weft<|im_end|>\n<|endoftext|>") << chat;
+    EXPECT_EQ(counted(chat, user + answer + ", " + user + answer), "weft<|im_end|>weft<|im_end|>\n<|endoftext|>");
+    EXPECT_EQ(counted(chat, user + answer, false), "weft<|im_end|>") << chat;
+    EXPECT_EQ(counted(chat, user + answer + empty), "weft<|im_end|>") << chat;
+  }
+  // Behind the answer stands a mark that such a template does not have learned, so its end is not reached.
+  EXPECT_EQ(counted("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+                    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>' }}{% endfor %}",
+                    user + answer),
+            "weft");
+  // A user's last word that is white space, in a text without marks.
+  const std::string plain = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+  EXPECT_EQ(counted(plain, user + answer), "weft\n<|endoftext|>");
+  EXPECT_EQ(counted(plain, user + answer + empty), "weft\n");
 }
 
 TEST(Conversations, BadOnesAreNamed) {

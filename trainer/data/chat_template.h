@@ -31,8 +31,9 @@ class ChatTemplate {
   // The text of a list of objects with role and content, as transformers renders it (tools, documents: none; members
   // that are null: absent). Learned is what {% generation %} marks, in templates that have it. In others it is the text
   // that the messages of the assistant add to the text that prompts for them. White space behind a mark of their end is
-  // not learned. Throws Error (request) where the template refuses the conversation. So it does where such texts do not
-  // begin one another, so that the learned parts are not known.
+  // not learned (except with the token behind the document, Document::ends_learned). Throws Error (request) where the
+  // template refuses the conversation. So it does where such texts do not begin one another, so that the learned parts
+  // are not known.
   std::vector<TextPart> conversation(const nlohmann::ordered_json& messages) const;
 
   const std::vector<std::string>& marks() const { return marks_; }

@@ -8,6 +8,7 @@
 #include "parallel/runtime/outside_text.h"
 #include "trainer/data/json_places.h"
 #include "trainer/data/unpacked_file.h"
+#include "trainer/jinja/tokens.h"
 
 #ifdef WEFT_HAVE_SIMDJSON
 #include <simdjson.h>
@@ -152,8 +153,10 @@ std::optional<DocumentParser::ValueFault> DocumentParser::take_conversation(cons
   }
   // Templates that mark what is learned know other roles.
   const Json& role = list->back()["role"];
+  const bool answered = role == "assistant" || role == "model";
   document.ends_learned =
-      role == "assistant" || role == "model" || (!document.parts.empty() && document.parts.back().learned);
+      !document.parts.empty() &&
+      (document.parts.back().learned || (answered && jinja::stripped_right(document.parts.back().text).empty()));
   return why ? std::optional(ValueFault{path, std::move(*why)}) : std::nullopt;
 }
 

@@ -30,8 +30,9 @@ struct DocumentRules {
 
 struct Document {
   std::vector<TextPart> parts;
-  bool joined = false;       // the parts are encoded as one text, otherwise each by itself
-  bool ends_learned = true;  // whether the token behind it is learned
+  bool joined = false;  // the parts are encoded as one text, otherwise each by itself
+  // Whether the token behind it is learned, with all that stands between the last learned part and that token.
+  bool ends_learned = true;
   std::int64_t bytes() const;
 };
 

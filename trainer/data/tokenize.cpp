@@ -96,7 +96,10 @@ struct TextEncoder {
     counts.insert(counts.begin(), begin.size(), 0);
     if (end) {
       ids.push_back(*end);
-      counts.push_back(document->ends_learned ? 1 : 0);
+      counts.push_back(0);
+      // The white space of a template between an answer and the end counts, or a model would not reach the end.
+      const auto answer = std::ranges::find(counts.rbegin(), counts.rend(), 1);
+      if (document->ends_learned) std::fill(counts.rbegin(), answer == counts.rend() ? counts.rbegin() + 1 : answer, 1);
     }
     return text;
   }

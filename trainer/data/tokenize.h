@@ -34,8 +34,8 @@ struct TokenizeProgress {
 };
 
 // Writes "prefix.bin", "prefix.idx" and "prefix.json", and of documents with losses "prefix.loss" (token_file.h): the
-// loss counts the learned parts of a document and the end. The bytes do not depend on the number of threads. Documents
-// without a token are left out. Nothing stands under the final names until all is written.
+// loss counts the learned parts of a document and its end (Document::ends_learned). The bytes do not depend on the
+// number of threads. Documents without a token are left out. Nothing stands under the final names until all is written.
 //
 // A call that ends before leaves "prefix.*.partial", with "prefix.resume.json" for the last place to go on from. The
 // same call goes on there; it reads the documents before once more, and encodes none. With other files, rules or
