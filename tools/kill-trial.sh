@@ -3,6 +3,10 @@
 # undisturbed run.
 #   tools/kill-trial.sh [kills]      after tools/build.sh
 set -euo pipefail
+if [[ $# -gt 1 || ! ${1-200} =~ ^[1-9][0-9]{0,8}$ ]]; then
+  echo "usage: tools/kill-trial.sh [KILLS], as 200" >&2
+  exit 2
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build="${WEFT_BUILD:-build}"
 if [[ ! -x $build/test_tools ]]; then

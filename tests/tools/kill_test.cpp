@@ -19,6 +19,7 @@ namespace {
 
 // A checkpoint each, of which the disk makes most of the time.
 constexpr std::int64_t steps = 60;
+constexpr int default_kills = 12;
 
 class KilledRun : public StartedRun {
  protected:
@@ -69,9 +70,9 @@ class KilledRun : public StartedRun {
     }
     return losses;
   }
-  static int kills_asked(int otherwise) {
+  static int kills_asked() {
     const char* asked = std::getenv("WEFT_KILLS");
-    return asked == nullptr ? otherwise : std::atoi(asked);
+    return asked == nullptr ? default_kills : std::stoi(asked);
   }
 };
 
@@ -104,7 +105,7 @@ const std::vector<std::vector<std::string>>& kill_layouts() {
 }
 
 TEST_F(KilledRun, EndsWithTheSameWeights) {
-  const int kills = kills_asked(12);
+  const int kills = kills_asked();
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(wait_for(start_in("whole")), 0) << log();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -149,6 +150,7 @@ TEST_F(KilledRun, EndsWithTheSameWeights) {
   std::printf(
       "%d kills, %d of them while a checkpoint was being written; %d restarts went further; %d runs ended equal\n",
       killed, while_saving, went_on, finished);
+  if (kills < default_kills) return;  // so few may all fall in a start
   EXPECT_GT(while_saving, 0);
   EXPECT_GT(went_on, 0);
 }
@@ -157,7 +159,7 @@ TEST_F(KilledRun, EndsWithTheSameWeights) {
 // steps after them carry on.
 TEST_F(KilledRun, GoesOnUnderAnotherLayoutEachTime) {
   constexpr double close = 1e-5;  // of a loss, as docs/checkpoints.md says
-  const int kills = kills_asked(12);
+  const int kills = kills_asked();
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(wait_for(start_in("whole")), 0) << log();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -169,7 +171,7 @@ TEST_F(KilledRun, GoesOnUnderAnotherLayoutEachTime) {
   std::size_t turn = 0;
   std::int64_t newest = 0;
   double apart = 0.0;
-  while (killed < kills || newest > 0) {
+  while (killed < kills || finished == 0 || newest > 0) {
     const std::string directory = "run" + std::to_string(finished);
     const bool to_its_end = killed >= kills;
     const auto& layout = kill_layouts()[turn++ % kill_layouts().size()];
@@ -204,7 +206,6 @@ TEST_F(KilledRun, GoesOnUnderAnotherLayoutEachTime) {
   }
   std::printf("%d kills under %zu layouts; %d runs ended, their losses within %.1e of those of a run left alone\n",
               killed, kill_layouts().size(), finished, apart);
-  EXPECT_GT(finished, 0);
 }
 
 }  // namespace
