@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "tests/tools/tiny_training.h"
 
@@ -69,15 +71,17 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
   EXPECT_NE(refused("init text.txt --parameters 1M --experts-per-token 4").find("--experts"), std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 1M --tokens 10").find("10 tokens to train on are fewer than"),
             std::string::npos);
-  EXPECT_NE(refused("init text.txt --parameters 200K --sequence-length 100000").find("weft check would refuse"),
+  EXPECT_NE(refused("init text.txt --parameters 200K --sequence-length 100000").find("fewer than one window"),
             std::string::npos);
-  EXPECT_NE(refused("init text.txt --parameters 70B --hardware rtx4090 --ranks 1").find("nothing fits"),
-            std::string::npos);
+  EXPECT_NE(
+      refused("init text.txt --parameters 70B --hardware rtx4090 --ranks 1 --sequence-length 16").find("nothing fits"),
+      std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 1M --device cpu --hardware h100").find("contradict each other"),
             std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 1M --device cuda --hardware cpu").find("contradict each other"),
             std::string::npos);
-  EXPECT_NE(refused("init text.txt --parameters 300B --device cpu --ranks 2").find("nothing fits on 2 ranks of cpu"),
+  EXPECT_NE(refused("init text.txt --parameters 300B --device cpu --ranks 2 --sequence-length 16")
+                .find("nothing fits on 2 ranks of cpu"),
             std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml.draft"));
@@ -91,6 +95,35 @@ TEST_F(InitCommand, ADraftOfTheUserStays) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.messages.find("\"first.toml.draft\" exists"), std::string::npos) << refused.messages;
   EXPECT_EQ(run("cat first.toml.draft").output, "mine");
+}
+
+// The rest of a file behind its last window is not read, and packed sequences have room left.
+TEST_F(InitCommand, ItCountsThePassesThatARunTakes) {
+  std::string files, lines;
+  for (int i = 0; i < 40; ++i) {
+    put(fmt::format("{}.txt", i), std::string(400, 'w'));
+    files += fmt::format("{}.txt ", i);
+  }
+  for (int i = 0; i < 400; ++i) lines += fmt::format("{{\"q\": \"the loom of {}? \", \"a\": \"the weft.\"}}\n", i);
+  put("pairs.jsonl", lines);
+  put("window.txt", std::string(300, 'w'));
+  ok("data tokenize pairs.jsonl --prompt q --key a --tokenizer byte --output pairs");
+  const auto passes = [](const std::string& text, const std::string& before, const std::string& behind) {
+    const std::size_t end = text.find(behind), begin = text.rfind(before, end) + before.size();
+    return end == std::string::npos ? "no passes in " + text : text.substr(begin, end - begin);
+  };
+  int number = 0;
+  for (const auto& [arguments, most] : std::vector<std::pair<std::string, double>>{
+           {files + "--sequence-length 256 --ranks 1", 4.0},
+           {"pairs --sequence-length 50 --ranks 1", 4.0},
+           {"window.txt --sequence-length 256 --ranks 8", 8.0}}) {  // a sequence for each rank
+    const std::string name = fmt::format("p{}", ++number);
+    ok(fmt::format("init {} --parameters 200K --name {}", arguments, name));
+    const std::string told = passes(text_of(name + ".toml"), ", ", " passes over the data");
+    EXPECT_EQ(told, passes(ok("check " + name + ".toml"), ": ", " passes")) << arguments;
+    EXPECT_LE(std::stod(told), most) << arguments;
+    EXPECT_GT(std::stod(told), 0.9 * most) << arguments;
+  }
 }
 
 TEST_F(InitCommand, PromptsWithAnswersArePacked) {

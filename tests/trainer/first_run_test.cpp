@@ -19,6 +19,7 @@ FirstRunRequest request_of(double parameters, std::int64_t experts = 0, std::int
   request.experts = experts;
   request.vocab_size = vocabulary;
   request.data_tokens = std::int64_t{1} << 40;
+  request.sequence_length = usual_length(parameters);
   request.data.train = {DataSource("tokens.bin")};
   return request;
 }

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "tools/plan/plan_search.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/hardware_table.h"
+#include "trainer/data/data.h"
 #include "trainer/data/token_facts.h"
 #include "trainer/data/token_file.h"
 #include "trainer/plan/stage_plan.h"
@@ -72,7 +74,6 @@ void take_data(const InitArguments& arguments, FirstRunRequest& request) {
   std::int64_t documents = 0;
   for (const std::string& name : arguments.files) {
     const TokenFile file(name, tokens);
-    request.data_tokens += file.tokens();
     documents += file.documents();
     // Prompts with answers are short and have nothing to do with each other.
     if (file.has_losses()) request.data.documents = Documents::pack;
@@ -83,9 +84,17 @@ void take_data(const InitArguments& arguments, FirstRunRequest& request) {
   constexpr std::int64_t enough = 1000;
   if (arguments.held_out.empty() && documents >= enough) {
     request.data.split = "99,1,0";
-    request.data_tokens = request.data_tokens * 99 / 100;
     request.validation.split = true;
   }
+}
+
+// The data of the request as its run reads them.
+TokenDataset read_by(const FirstRunRequest& request) {
+  Config config;
+  config.data = request.data;
+  config.model.vocab_size = request.vocab_size;
+  config.training.sequence_length = request.sequence_length;
+  return training_data(config);
 }
 
 void take_device(const InitArguments& arguments, FirstRunRequest& request) {
@@ -112,16 +121,16 @@ void take_device(const InitArguments& arguments, FirstRunRequest& request) {
   if (!gpu) request.memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE) / request.ranks;
 }
 
-std::map<std::string, std::string> reasons_of(const Config& config, const FirstRunRequest& request,
-                                              const SearchSpace& space, const SearchResult& result) {
+std::map<std::string, std::string> reasons_of(const Config& config, const SampleOrder& order, const SearchSpace& space,
+                                              const SearchResult& result) {
   const ParameterCount count = count_parameters(config.model);
   const std::int64_t step = config.training.global_batch_size * config.training.sequence_length;
   const auto tokens = static_cast<double>(step * config.run.steps);
   const std::string found = fmt::format("the fastest of {} choices by weft plan --search", result.counts.choices);
   std::map<std::string, std::string> reasons = {
-      {"run.steps",
-       fmt::format("{:.3g} tokens: {:.3g} for each active parameter, {:.3g} passes over the data", tokens,
-                   tokens / static_cast<double>(count.active), tokens / static_cast<double>(request.data_tokens))},
+      {"run.steps", fmt::format("{:.3g} tokens: {:.3g} for each active parameter, {:.3g} passes over the data", tokens,
+                                tokens / static_cast<double>(count.active),
+                                order.passes(config.run.steps * config.training.global_batch_size).front())},
       {"model.layers", fmt::format("d dense, e experts: {} parameters, {} active for a token",
                                    grouped_digits(count.total), grouped_digits(count.active))},
       {"training.global_batch_size", fmt::format("sequences a step: {} tokens", grouped_digits(step))},
@@ -172,6 +181,9 @@ void write_first_run(InitArguments arguments) {
   }
   take_data(arguments, request);
   take_device(arguments, request);
+  if (request.sequence_length == 0) request.sequence_length = usual_length(request.parameters);
+  const TokenDataset data = read_by(request);
+  request.data_tokens = std::llround(static_cast<double>(request.sequence_length) / data.order().passes(1).front());
   Config config = first_run(request);
   // The search reads a file, as a user's.
   const std::string draft = output + ".draft";
@@ -192,7 +204,7 @@ void write_first_run(InitArguments arguments) {
   if (result.plans.empty()) refuse_empty(init_command, space, result);
   config = config_of(space, result.plans.front().choice);
   const std::string text =
-      first_run_toml(config, head_of(output, config, space, result), reasons_of(config, request, space, result));
+      first_run_toml(config, head_of(output, config, space, result), reasons_of(config, data.order(), space, result));
   write_result(init_command, text, draft);
   const auto refused = refusal_of([&] { check_start(read_config(draft)); });
   if (refused) fail_request("{}: error: weft check would refuse the configuration:\n{}", init_command, *refused);
@@ -226,8 +238,9 @@ void add_init_command(CLI::App& program) {
   command->add_option("--validation", arguments->held_out,
                       "held-out files; without them one in a hundred documents, if there are 1000");
   command
-      ->add_option("--tokens", request.tokens,
-                   "to train on: 300M; without it 20 for each active parameter, at most 4 passes over the data")
+      ->add_option(
+          "--tokens", request.tokens,
+          "to train on: 300M; without it 20 for each active parameter, at most 4 passes over the data or a step")
       ->transform(CLI::AsNumberWithUnit(suffixes))
       ->check(positive());
   command->add_option("--sequence-length", request.sequence_length, "tokens; without it by the size of the model")

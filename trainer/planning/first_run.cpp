@@ -66,18 +66,18 @@ double unusual(std::int64_t width, std::int64_t blocks) {
   return std::abs(std::log(static_cast<double>(width) / static_cast<double>(blocks) / usual));
 }
 
-std::int64_t default_length(double parameters) {
-  if (parameters < 5e6) return 128;
-  if (parameters < 50e6) return 256;
-  if (parameters < 500e6) return 1024;
-  return parameters < 3e9 ? 2048 : 4096;
-}
-
 double power_of_two_near(double value) {
   return std::exp2(std::round(std::log2(value)));
 }
 
 }  // namespace
+
+std::int64_t usual_length(double parameters) {
+  if (parameters < 5e6) return 128;
+  if (parameters < 50e6) return 256;
+  if (parameters < 500e6) return 1024;
+  return parameters < 3e9 ? 2048 : 4096;
+}
 
 ModelConfig sized_model(const FirstRunRequest& request) {
   struct Shape {
@@ -128,7 +128,7 @@ Config first_run(const FirstRunRequest& request) {
   config.parallelism.data_shard = request.ranks;
 
   TrainingConfig& training = config.training;
-  training.sequence_length = request.sequence_length > 0 ? request.sequence_length : default_length(request.parameters);
+  training.sequence_length = request.sequence_length;
   const auto active = static_cast<double>(count_parameters(config.model).active);
   const double tokens = request.tokens > 0.0 ? request.tokens
                                              : std::min(tokens_a_parameter * active,
@@ -163,6 +163,7 @@ std::string first_run_toml(const Config& config, std::string_view head,
                            const std::map<std::string, std::string>& reasons) {
   // The keys that a reader would look for, even where they have the default.
   const std::set<std::string_view> shown = {"run.device",
+                                            "run.steps",
                                             "run.seed",
                                             "model.tie_word_embeddings",
                                             "parallelism.pipeline",

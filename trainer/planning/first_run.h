@@ -17,18 +17,21 @@ struct FirstRunRequest {
   std::string name = "first";
   DataConfig data = {};
   std::int64_t vocab_size = 256;
-  std::int64_t data_tokens = 0;        // of the files to train on
+  std::int64_t data_tokens = 0;        // that a run reads in a pass over the data (SampleOrder::passes)
   ValidationConfig validation = {};    // its data; the rest is decided here
   double parameters = 0.0;             // wanted, of the whole model
   std::int64_t experts = 0;            // of each MoE block; 0: a dense model
   std::int64_t experts_per_token = 2;  // of them
-  std::int64_t sequence_length = 0;    // tokens; 0: by the size of the model
-  double tokens = 0.0;                 // to train on; 0: 20 for each active parameter, and at most 4 passes
+  std::int64_t sequence_length = 0;    // tokens
+  double tokens = 0.0;                 // to train on; 0: 20 for each active parameter, and at most 4 passes or a step
   DeviceKind device = DeviceKind::cpu;
   std::string hardware = {};  // a name of the hardware table, or empty: the device's own
   int ranks = 1;
   std::optional<std::int64_t> memory = {};  // bytes for each rank, where the hardware has none of its own
 };
+
+// The usual tokens of a sequence for a model of so many parameters.
+std::int64_t usual_length(double parameters);
 
 // The widths and the number of blocks with parameters nearest to the wanted number, among those with usual proportions.
 // Heads have 64 or 128 values, and four query heads share a key head where that divides. Dense blocks are 8/3 as wide
