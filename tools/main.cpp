@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 
@@ -88,7 +88,7 @@ int run(int count, char** arguments) {
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);
   weft::add_init_command(program);
-  weft::add_train_command(program, fmt::format("{}", fmt::join(arguments, arguments + count, " ")));
+  weft::add_train_command(program, weft::shell_text({arguments, arguments + count}));
   add_commands(program, {weft::add_launch_command, weft::add_check_command, weft::add_units_command,
                          weft::add_program_command, weft::add_plan_command, weft::add_walk_command});
   add_group(program, "layout", "blocks of the stages: memory, time and bubble",

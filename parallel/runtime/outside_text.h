@@ -1,4 +1,4 @@
-// Checks of a text from outside before a reader takes it, its parts, and patterns of names.
+// Checks of a text from outside before a reader takes it, its parts, patterns of names, and words for a shell.
 #pragma once
 
 #include <fnmatch.h>
@@ -56,6 +56,19 @@ inline bool matches_pattern(const std::string& pattern, const std::string& text)
 }
 inline bool matches_any(const std::vector<std::string>& patterns, const std::string& text) {
   return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_pattern(pattern, text); });
+}
+
+// The words as a shell reads them back, quoted where needed.
+inline std::string shell_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    const bool plain = !word.empty() && word.find_first_of(" \t\n|()*[]\"'`\\$&;<>?#~!{}") == std::string::npos;
+    if (&word != &words.front()) text += ' ';
+    if (!plain) text += '\'';
+    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+    if (!plain) text += '\'';
+  }
+  return text;
 }
 
 // The nesting depth of lists and objects in a JSON text is checked before parsing. A text of opening brackets alone

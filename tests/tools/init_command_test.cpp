@@ -87,6 +87,32 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml.draft"));
 }
 
+// Names with blanks: the commands at the top run as they stand.
+TEST_F(InitCommand, ItsCommandsAreCopied) {
+  const std::string head =
+      ok("init text.txt --parameters 200K --ranks 1 --tokens 2K --sequence-length 16 --name 'a b'");
+  const std::string line = "#   weft check 'a b.toml'\n#   weft plan 'a b.toml'\n#   weft train 'a b.toml'\n";
+  EXPECT_NE(head.find(line), std::string::npos) << head;
+  ok("check 'a b.toml'");
+  run("cp text.txt 'a text.txt'");
+  ok("data train-tokenizer text.txt --vocab-size 262 --output 'a tok.json'");
+  const std::string why = refused(
+      "check 'a b.toml' --data.tokenizer='a tok.json' --data.train='[\"a text.txt\"]' "
+      "--model.vocab_size=320 --data.padded_vocab=true");
+  const std::string command = "weft data tokenize 'a text.txt' --tokenizer 'a tok.json' --output PREFIX";
+  EXPECT_NE(why.find(command), std::string::npos) << why;
+}
+
+// The draft that the search reads is gone, so nothing points into it.
+TEST_F(InitCommand, ItsRefusalsNameNoDraft) {
+  const std::string why =
+      refused("init text.txt --parameters 200K --sequence-length 16 --device cuda --hardware nosuch");
+  EXPECT_EQ(why.find("weft init: error: \"first.toml\" is not written, for weft check would refuse it:\nfirst.toml:"),
+            0u)
+      << why;
+  EXPECT_EQ(why.find("draft"), std::string::npos) << why;
+}
+
 // Many short pairs would share sequences, and see each other.
 TEST_F(InitCommand, ADraftOfTheUserStays) {
   put("text.txt", std::string(20'000, 'w'));

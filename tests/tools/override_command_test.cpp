@@ -1,9 +1,10 @@
 // Overrides as a user gives them: on a run file, on the resolved file that a run left, and on its checkpoint.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "parallel/runtime/outside_text.h"
 #include "tests/tools/tiny_training.h"
 
 namespace weft {
@@ -30,6 +31,19 @@ class OverrideCommand : public TinyTraining {
     EXPECT_NE(result.messages.find(part), std::string::npos) << arguments << "\n" << result.messages;
   }
 };
+
+// What a summary and a receipt have as the command is what a shell takes.
+TEST_F(OverrideCommand, AreQuotedWhereTheyAreTold) {
+  const std::vector<std::string> words = {"a b",        "it's",           "`x`", "$HOME", "", "tab\there",
+                                          "two\nlines", "plain-1.0/%=,:", "é"};
+  EXPECT_EQ(run("printf '%s|' " + shell_text(words)).output, fmt::format("{}|", fmt::join(words, "|")));
+  run("cp run.toml 'a run.toml'");
+  ASSERT_EQ(weft("train 'a run.toml' --run.steps=1 --run.name=\"it's\" --run.directory=out").exit_code, 0);
+  const SortedJson summary = SortedJson::parse(std::ifstream(folder_ / "out/summary.json"));
+  EXPECT_TRUE(summary["command_line"].get<std::string>().ends_with(
+      "train 'a run.toml' --run.steps=1 '--run.name=it'\\''s' --run.directory=out"))
+      << summary["command_line"];
+}
 
 // They would be in config.toml and JSON, which no reader takes then.
 TEST_F(OverrideCommand, MustBeUtf8) {

@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -139,17 +138,6 @@ std::vector<std::string> words_of(const std::string& text) {
   }
   if (quote != 0) fail_request("weft: error: in {} a {} is not closed", text, quote);
   return words;
-}
-
-std::string shell_text(const Overrides& words) {
-  std::vector<std::string> quoted;
-  for (const std::string& word : words) {
-    const bool plain = word.find_first_of(" |()*[]\"'\\$&;<>?#~!{}") == std::string::npos;
-    std::string text = plain ? "" : "'";
-    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-    quoted.push_back(plain ? word : text + "'");
-  }
-  return fmt::format("{}", fmt::join(quoted, " "));
 }
 
 void write_result(const std::string& command, const std::string& text, const std::string& output) {

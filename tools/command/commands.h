@@ -125,8 +125,6 @@ void add_cost_options(CLI::App& command, std::string& costs, std::string& hardwa
 // Words separated by blanks. Blanks between quotes do not separate, and quotes are dropped, so
 // "--shard.residency='window 2'" is one word.
 std::vector<std::string> words_of(const std::string& text);
-// The words as a shell reads them back, quoted where needed.
-std::string shell_text(const Overrides& words);
 // Writes to `output`, or to standard output if `output` is empty. Throws Error: a request if it cannot be opened, a
 // failure if it is not written whole.
 void write_result(const std::string& command, const std::string& text, const std::string& output);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/layout/layout_sweep.h"

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <system_error>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
@@ -164,7 +166,7 @@ std::string head_of(const std::string& output, const Config& config, const Searc
       "# On {2} {3} of {4} a step takes {5}, and the run {6:.2g} {7}.\n"
       "# These times are {8}.\n"
       "# Memory of the fullest rank: {9}.\n",
-      output, launcher, space.world, space.world == 1 ? "rank" : "ranks", space.hardware.name,
+      shell_text({output}), launcher, space.world, space.world == 1 ? "rank" : "ranks", space.hardware.name,
       format_time(best.time.seconds, false), seconds < 3600.0 ? seconds / 60.0 : seconds / 3600.0,
       seconds < 3600.0 ? "minutes" : "hours", certainty_of(space).text, best.verdict.text());
 }
@@ -199,15 +201,24 @@ void write_first_run(InitArguments arguments) {
       std::filesystem::remove(name, ignored);
     }
   } removed{draft};
-  const SearchSpace space = search_space(draft, {}, {});
+  // The draft does not stay, so a refusal of it says what was not written.
+  const auto expect_taken = [&](const std::function<void()>& read) {
+    auto why = refusal_of(read);
+    if (!why) return;
+    for (std::size_t at = 0; (at = why->find(draft, at)) != std::string::npos; at += output.size()) {
+      why->replace(at, draft.size(), output);
+    }
+    fail_request("{}: error: \"{}\" is not written, for weft check would refuse it:\n{}", init_command, output, *why);
+  };
+  SearchSpace space;
+  expect_taken([&] { space = search_space(draft, {}, {}); });
   const SearchResult result = shown_search(space, {.top = 1, .threads = host_cores()});
   if (result.plans.empty()) refuse_empty(init_command, space, result);
   config = config_of(space, result.plans.front().choice);
   const std::string text =
       first_run_toml(config, head_of(output, config, space, result), reasons_of(config, data.order(), space, result));
   write_result(init_command, text, draft);
-  const auto refused = refusal_of([&] { check_start(read_config(draft)); });
-  if (refused) fail_request("{}: error: weft check would refuse the configuration:\n{}", init_command, *refused);
+  expect_taken([&] { check_start(read_config(draft)); });
   write_result(init_command, text, output);
   fmt::print("{}", text.substr(0, text.find("\n\n") + 1));
 }

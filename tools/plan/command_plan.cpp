@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_reports.h"
 #include "tools/plan/plan_search.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"

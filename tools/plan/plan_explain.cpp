@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/runtime/outside_text.h"
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
 

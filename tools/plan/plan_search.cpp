@@ -7,6 +7,7 @@
 #include <array>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"

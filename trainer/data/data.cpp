@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/random.h"
 #include "trainer/data/token_facts.h"
 
@@ -22,7 +23,7 @@ std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabul
     return fmt::format(
         "text, but the tokens of this run are those of data.tokenizer \"{}\"; write them to a file first: weft data "
         "tokenize {} --tokenizer {} --output PREFIX",
-        vocabulary.name, file.name(), vocabulary.name);
+        vocabulary.name, shell_text({file.name()}), shell_text({vocabulary.name}));
   }
   if (vocabulary.tokenizer == nullptr || file.format() == TokenFormat::text) return {};
   if (const auto facts = find_token_facts(file.name())) {
