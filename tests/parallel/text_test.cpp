@@ -49,7 +49,7 @@ TEST(Cells, MalformedOnesAreRefusedWithTheFault) {
   ProgramTables tables = stage_tables(3, 2);
   const std::pair<const char*, const char*> all[] = {
       {"", "it is empty"},
-      {"0BW0", "kind \"BW\" is unknown; the kinds are F, B, I, W, R, UNSHARD"},
+      {"0BW0", "kind \"BW\" is unknown; the kinds of an order are F, B, I, W and OVERLAP_F_B"},
       {"0f0", "kind \"f\" is unknown"},
       {"0X0", "kind \"X\" is unknown"},
       {"F0", "F needs its stage in front"},

@@ -3,7 +3,7 @@
 // cell is refused.
 #include "parallel/pipeline/orders/order_cells.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -27,6 +27,8 @@ bool takes_stage(Op op) {
 bool takes_microbatch(Op op) {
   return is_compute(op) || is_message(op) || is_row_exchange(op) || takes_kept(op);
 }
+
+constexpr std::string_view pair_kind = "OVERLAP_F_B";
 
 // action := [stage] kind [microbatch ['.' part '/' parts]] ['(' name ')']
 class ActionReader {
@@ -88,12 +90,8 @@ class ActionReader {
       wrong(rest_.empty() ? "a kind such as F is missing" : fmt::format("expected a kind such as F at \"{}\"", rest_));
     }
     if (const auto op = value_named<Op>(letters)) return *op;
-    std::string known = fmt::format("{}", fmt::join(names_of_all<Op>, ", "));
-    if (letters == "UNSHARD_ISLAND" || letters == "RESHARD_ISLAND") {
-      known += fmt::format(" ({} is called {}_SECONDARY now)", letters, letters.substr(0, letters.find('_')));
-    }
-    if (letters == "BW") known += " (PyTorch once wrote BW for B, and B for I)";
-    wrong(fmt::format("kind \"{}\" is unknown; the kinds are {}", letters, known));
+    wrong(fmt::format("kind \"{}\" is unknown; the kinds of an order are F, B, I, W and {}{}", letters, pair_kind,
+                      letters == "BW" ? " (PyTorch once wrote BW for B, and B for I)" : ""));
   }
 
   std::optional<std::string_view> parenthesis() {
@@ -131,8 +129,6 @@ class ActionReader {
 
   std::string_view text_, rest_;
 };
-
-constexpr std::string_view pair_kind = "OVERLAP_F_B";
 
 // pair := '(' action [';' action] ')' OVERLAP_F_B
 std::vector<CellAction> read_pair(std::string_view cell) {
