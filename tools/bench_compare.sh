@@ -3,6 +3,7 @@
 #   tools/bench_compare.sh [ROUNDS]
 # tools/compare/step.sh does it, and says what it wants.
 set -euo pipefail
+[[ ${1-5} =~ ^[1-9][0-9]{0,8}$ ]] || { echo "usage: tools/bench_compare.sh [ROUNDS]" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/build.sh weft

@@ -5,6 +5,7 @@
 #   WEFT_CUDA=AUTO|ON|OFF|EMULATED
 #   WEFT_CUDA_ARCHITECTURES         GPUs to compile for, "90-real" unless given; CMakeLists.txt alone takes more
 set -euo pipefail
+[[ " $*" != *" -"* ]] || { echo "usage: tools/build.sh [TARGET...]" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 options=()

@@ -7,6 +7,7 @@
 # Warnings are errors with g++. Wants root and debootstrap, and takes 2 GB.
 #   WEFT_ROOT   where that system is or is to be, /var/tmp/weft-trixie unless given
 set -euo pipefail
+[[ " $*" != *" -"* ]] || { echo "usage: tools/compilers.sh [test] [COMPILER...]" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=${WEFT_ROOT:-/var/tmp/weft-trixie}
 whole=0

@@ -7,11 +7,11 @@
 #   tools/cuda-prefix.sh build-cuda-prefix /usr/local/cuda /opt/venv/lib/python3.12/site-packages/nvidia
 #   cmake --preset release -DWEFT_CUDA_ROOT=$PWD/build-cuda-prefix
 set -euo pipefail
-if [[ $# -lt 2 ]]; then
+if [[ $# -lt 2 || $1 == -* ]]; then
   sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
-folder=$(realpath -m "$1")
+folder=$(realpath -m -- "$1")
 shift
 made=$folder/.made-by-cuda-prefix
 if [[ -e $folder && ! -e $made ]]; then
@@ -21,7 +21,7 @@ fi
 
 parts=()
 for source in "$@"; do
-  source=$(realpath "$source")
+  source=$(realpath -- "$source")
   for part in "$source" "$source"/{cu13,nccl,cudnn}; do
     if [[ -d $part/include || -d $part/lib || -d $part/bin ]]; then parts+=("$part"); fi
   done

@@ -3,6 +3,7 @@
 # of the entries, and a hybrid model of 11 million parameters, which then writes text. Eight CPU ranks train it in about
 # 15 minutes on two cores. Repeating it does only what is not done yet.
 set -euo pipefail
+[[ $# -eq 0 ]] || { echo "usage: tools/dictionary.sh, without arguments" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/ready-for-cpu.sh

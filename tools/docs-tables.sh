@@ -6,6 +6,10 @@
 # What a marker with "measured $" names took its time on some machine and day and prints other numbers whenever it runs.
 # Such text is left alone, unless --measured comes first: then it is written anew, with the day and the cores.
 set -euo pipefail
+if [[ ${1:-} == -* && $1 != --measured ]]; then
+  echo "usage: tools/docs-tables.sh [--measured] [DOCUMENT...]" >&2
+  exit 2
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 fresh=$(mktemp)

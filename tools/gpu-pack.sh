@@ -5,6 +5,7 @@
 # here, and CUDA. CUDA's libraries are taken from its toolkit or its python3's wheels. The build must name the GPU's
 # architecture: -DWEFT_CUDA_ARCHITECTURES=90-real. Wants patchelf.
 set -euo pipefail
+[[ $# -le 1 && ${1:-} != -* ]] || { echo "usage: tools/gpu-pack.sh [BUILD]" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:-build}
 programs=(weft test_cuda test_cudnn_attention)

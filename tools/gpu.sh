@@ -26,8 +26,6 @@ fi
 out=$(realpath -m "$1")
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-mkdir -p "$out"
-: >"$out/summary.txt"
 tree=build-gpu
 failed=0 only_first=0 but_first=0
 
@@ -42,6 +40,13 @@ case "$call" in
   5) set -- processes overlap training; only_first=1 ;;
   6) set -- rest float8 products captured; only_first=1 ;;
 esac
+known=' build unpack attention kernels rest training processes overlap memcheck racecheck bench float8 products listed'
+known+=' captured compare table counters '
+for part in "$@"; do
+  [[ $known == *" $part "* ]] || { echo "gpu.sh: there is no part '$part'" >&2; exit 2; }
+done
+mkdir -p "$out"
+: >"$out/summary.txt"
 # Each call may meet another machine.
 if [[ $1 != build && $1 != unpack && ! -x $tree/weft && -e .gpu/gpu-programs.tar.xz ]]; then set -- unpack "$@"; fi
 
@@ -327,10 +332,6 @@ for part in "$@"; do
         esac
         tell_power "$file" "$name"
       done
-      ;;
-    *)
-      echo "gpu.sh: there is no part '$part'" >&2
-      failed=1
       ;;
   esac
 done

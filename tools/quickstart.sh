@@ -3,6 +3,7 @@
 # configs/quickstart.toml on the CPU and shows the text that the model writes. Repeating it does only what is not done
 # yet.
 set -euo pipefail
+[[ $# -eq 0 ]] || { echo "usage: tools/quickstart.sh, without arguments" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/ready-for-cpu.sh

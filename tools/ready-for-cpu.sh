@@ -2,6 +2,7 @@
 # The first steps of the examples on the CPU: installs packages, builds build/weft, and leaves the GCIDE dictionary as
 # data/gcide.txt, from Debian's package dict-gcide.
 set -euo pipefail
+[[ $# -eq 0 ]] || { echo "usage: tools/ready-for-cpu.sh, without arguments" >&2; exit 2; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/install-packages.sh build data

@@ -8,7 +8,8 @@
 # library travels with the OpenCL loader that it names. They run wherever glibc is 2.34 or newer and libstdc++ is GCC
 # 11's or newer.
 set -euo pipefail
-folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.gpu/deps}")
+[[ $# -le 1 && ${1:-} != -* ]] || { echo "usage: tools/vendor-deps.sh [FOLDER]" >&2; exit 2; }
+folder=$(realpath -m -- "${1:-$(dirname "${BASH_SOURCE[0]}")/../.gpu/deps}")
 
 headers=(CLI Random123 fmt nlohmann oneapi toml++ xxhash.h pcre2.h utf8proc.h zlib.h zconf.h zstd.h)
 packages=(libcli11-dev librandom123-dev libfmt-dev nlohmann-json3-dev libdnnl-dev libtomlplusplus-dev libxxhash-dev

@@ -72,12 +72,17 @@ TEST_F(GpuScript, CallsTakeTenMinutesAndLeaveEightFiles) {
   }
 }
 
+// And leaves the results of the call before as they are.
 TEST_F(GpuScript, SaysWhatItDoesNotKnow) {
-  const auto called = run(
-      fmt::format("env PATH=\"$PWD/bin:$PATH\" LIMITS='{0}/limits' MEBIBYTES=1 tree/tools/gpu.sh '{0}/out' nonsense",
-                  folder_.string()));
-  EXPECT_EQ(called.exit_code, 1);
+  fs::create_directories(folder_ / "out");
+  put("out/summary.txt", "kernels 9 0\n");
+  const auto called = run(fmt::format(
+      "env PATH=\"$PWD/bin:$PATH\" LIMITS='{0}/limits' MEBIBYTES=1 tree/tools/gpu.sh '{0}/out' kernels nonsense",
+      folder_.string()));
+  EXPECT_EQ(called.exit_code, 2);
   EXPECT_NE(called.messages.find("there is no part 'nonsense'"), std::string::npos) << called.messages;
+  EXPECT_EQ(run("cat out/summary.txt").output, "kernels 9 0\n");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "out"), {}), 1);
 }
 
 }  // namespace

@@ -25,7 +25,9 @@ class Scripts : public ProgramTest {
     put("build/test_tools", "#!/bin/bash\necho \"$WEFT_MUTATIONS $WEFT_SEED $WEFT_KILLS\"\n");
     fs::permissions(folder_ / "build/test_tools", fs::perms::owner_all);
   }
-  ProgramResult script(const std::string& line) const { return run("/usr/bin/env PATH=\"$PWD/bin\" tools/" + line); }
+  ProgramResult script(const std::string& line) const {
+    return run("/usr/bin/env PATH=\"$PWD/bin\" WEFT_CLANG=bash tools/" + line);
+  }
 };
 
 TEST_F(Scripts, RefuseCountsThatAreNone) {
@@ -39,6 +41,25 @@ TEST_F(Scripts, RefuseCountsThatAreNone) {
       EXPECT_EQ(refused.exit_code, 2) << name << " " << count << ": " << refused.output;
       EXPECT_EQ(refused.messages.find(fmt::format("usage: tools/{}", name)), 0u) << refused.messages;
     }
+  }
+}
+
+TEST_F(Scripts, AnswerAnOptionThatTheyDoNotHave) {
+  int scripts = 0;
+  for (const auto& entry : fs::directory_iterator(folder_ / "tools")) {
+    if (entry.path().extension() != ".sh") continue;
+    ++scripts;
+    for (const char* option : {"--help", "-h"}) {
+      const std::string name = entry.path().filename();
+      const auto refused = script(name + " " + option);
+      EXPECT_EQ(refused.exit_code, 2) << name << " " << option << "\n" << refused.output << refused.messages;
+      EXPECT_EQ(refused.output, "") << name;
+      EXPECT_NE(refused.messages.find(name), std::string::npos) << refused.messages;
+    }
+  }
+  EXPECT_GE(scripts, 18);
+  for (const char* name : {"quickstart.sh", "dictionary.sh", "ready-for-cpu.sh"}) {
+    EXPECT_EQ(script(fmt::format("{} help", name)).exit_code, 2) << name;
   }
 }
 
