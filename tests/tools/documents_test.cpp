@@ -12,36 +12,15 @@
 namespace weft {
 namespace {
 
-std::vector<std::filesystem::path> all_documents() {
-  std::vector<std::filesystem::path> documents;
-  for (const char* folder : {"", "docs"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(documents_root / folder)) {
-      if (entry.path().extension() == ".md") documents.push_back(entry.path());
-    }
-  }
-  return documents;
-}
-
 TEST(Documents, ReadmeIsShort) {
   const std::string readme = text_of_document(documents_root / "README.md");
   EXPECT_LE(std::ranges::count(readme, '\n'), 120);
 }
 
 TEST(Documents, LinksLeadToFiles) {
-  const std::regex link(R"(\]\(([^)#:\s]+)(#[^)]*)?\))");
-  int links = 0;
-  for (const auto& path : all_documents()) {
-    std::istringstream lines(text_of_document(path));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with("    ")) continue;  // of a program
-      for (auto found = std::sregex_iterator(line.begin(), line.end(), link); found != std::sregex_iterator();
-           ++found) {
-        ++links;
-        EXPECT_TRUE(std::filesystem::exists(path.parent_path() / (*found)[1].str())) << path << ": " << line;
-      }
-    }
-  }
-  EXPECT_GT(links, 40);
+  const auto links = links_of_documents(documents_root);
+  EXPECT_GT(links.size(), 40u);
+  for (const auto& [document, place] : links) EXPECT_TRUE(std::filesystem::exists(place)) << document << ": " << place;
 }
 
 // Sources and scripts, by the end of their path; a star stands for a part of a name.
@@ -54,7 +33,7 @@ TEST(Documents, FilesThatTheyNameExist) {
   }
   const std::regex named(R"(`([\w/.*-]+\.(h|cpp|cuh?|sh|py))`)"), dot("\\."), star("\\*");
   std::map<std::string, std::filesystem::path> names;
-  for (const auto& path : all_documents()) {
+  for (const auto& path : all_documents(documents_root)) {
     const std::string text = text_of_document(path);
     for (auto found = std::sregex_iterator(text.begin(), text.end(), named); found != std::sregex_iterator(); ++found) {
       names.emplace((*found)[1], path);
@@ -68,7 +47,7 @@ TEST(Documents, FilesThatTheyNameExist) {
 }
 
 TEST(Documents, EveryPageSaysAtOnceWhatItIsFor) {
-  for (const auto& path : all_documents()) {
+  for (const auto& path : all_documents(documents_root)) {
     if (path.parent_path() != documents_root / "docs") continue;
     const std::string text = text_of_document(path);
     EXPECT_TRUE(text.starts_with("# ") && text.substr(text.find('\n')).starts_with("\n\nThis page ")) << path;
@@ -78,7 +57,7 @@ TEST(Documents, EveryPageSaysAtOnceWhatItIsFor) {
 // Readers find a page by its link alone.
 TEST(Documents, EveryPageIsLinkedFromTheReadme) {
   const std::string readme = text_of_document(documents_root / "README.md");
-  for (const auto& path : all_documents()) {
+  for (const auto& path : all_documents(documents_root)) {
     if (path.filename() == "README.md") continue;
     const std::string relative = std::filesystem::relative(path, documents_root).string();
     EXPECT_NE(readme.find("(" + relative + ")"), std::string::npos) << relative;
@@ -119,7 +98,7 @@ TEST_F(DocumentedCommands, ThatAreNamedExist) {
   std::map<std::string, std::vector<std::string>> parts;
   for (const std::string& command : subcommands_of("")) parts[command] = subcommands_of(command);
   std::size_t found = 0;
-  for (const auto& path : all_documents()) {
+  for (const auto& path : all_documents(documents_root)) {
     const std::string text = text_of_document(path);
     for (auto name = std::sregex_iterator(text.begin(), text.end(), named); name != std::sregex_iterator(); ++name) {
       const std::string command = (*name)[1], part = (*name)[2];

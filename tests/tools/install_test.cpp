@@ -1,4 +1,5 @@
 // The results of `cmake --install`: a program that runs where it was put, with configurations and documents.
+#include "tests/tools/documents.h"
 #include "tests/tools/program.h"
 
 namespace weft {
@@ -17,6 +18,11 @@ TEST_F(Install, LeavesAProgramThatRunsAndWhatItIsRunWith) {
        {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE", "docs/configuration.md", "docs/step.svg"}) {
     EXPECT_TRUE(std::filesystem::exists(folder_ / "here/share/doc/weft" / file)) << file;
   }
+  // Where the prefix is moved, links of the documents lead there too.
+  std::filesystem::rename(folder_ / "here", folder_ / "there");
+  const auto links = links_of_documents(folder_ / "there/share/doc/weft");
+  EXPECT_GT(links.size(), 40u);
+  for (const auto& [document, place] : links) EXPECT_TRUE(std::filesystem::exists(place)) << document << ": " << place;
 }
 
 }  // namespace
