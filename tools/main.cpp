@@ -52,9 +52,15 @@ void allow_all_files() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
-// The help of every command, which CLI11 gives of the first level alone.
+// The help of every command, which CLI11 gives of the first level alone. An argument that may be given as an option too
+// is required once.
 class WholeHelp final : public CLI::Formatter {
  public:
+  std::string make_option(const CLI::Option* option, bool positional) const override {
+    if (positional || !option->get_positional()) return CLI::Formatter::make_option(option, positional);
+    const std::string name = make_option_name(option, false) + " " + option->get_name(/*positional=*/true);
+    return fmt::format("  {:<{}}in place of the argument\n", name, get_column_width() - 2);
+  }
   std::string make_expanded(const CLI::App* command) const override {
     const CLI::App* above = command->get_parent();
     std::string text = above->get_parent() ? above->get_name() + " " : "";

@@ -29,6 +29,15 @@ TEST_F(CommandLine, HelpWorksEverywhere) {
   }
 }
 
+// A file that is an argument or an option need not be given twice.
+TEST_F(CommandLine, HelpRequiresAnArgumentOnce) {
+  for (const char* command : {"bench step", "bench moe", "bench products"}) {
+    const std::string help = weft(std::string(command) + " --help").output;
+    EXPECT_TRUE(std::regex_search(help, std::regex("\n  CONFIG TEXT REQUIRED  "))) << help;
+    EXPECT_TRUE(std::regex_search(help, std::regex("\n  --config CONFIG +in place of the argument\n"))) << help;
+  }
+}
+
 TEST_F(CommandLine, WrongArgumentsEndWithTwoAndAMessage) {
   put("run.toml", small_run);
   for (const char* arguments :
