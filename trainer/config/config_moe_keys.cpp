@@ -54,33 +54,41 @@ std::vector<ConfigKey> moe_keys() {
 
 std::vector<ConfigKey> balance_keys() {
   const KeyCondition drops{"capacity_factor is not 0", [](const Config& c) { return c.model.moe.drops(); }};
-  const KeyCondition has_selection_bias{"selection_bias is true",
-                                        [](const Config& c) { return c.model.moe.selection_bias; }};
+  const KeyConditions balances = {has_blocks(BlockKind::moe), {"router_aux_loss_coef is not 0", [](const Config& c) {
+                                                                 return c.model.moe.router_aux_loss_coef > 0.0;
+                                                               }}};
+  // Frozen routers keep their bias too.
+  KeyConditions moves_bias = trains_group(UpdateGroup::routing);
+  moves_bias.push_back({"selection_bias is true", [](const Config& c) { return c.model.moe.selection_bias; }});
+  KeyConditions steps_bias = moves_bias;
+  steps_bias.push_back(
+      {"bias_update_rate is not 0", [](const Config& c) { return c.model.moe.bias_update_rate > 0.0; }});
   return {
       number_key("model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
                  moe_field(&MoeConfig::router_aux_loss_coef)),
-      choice_key(
-          "model.moe.aux_loss",
-          "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
-          "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and microbatch "
-          "size has the same losses; or of all tokens of a rank's microbatch, and the mean over microbatches: depends "
-          "on microbatch_size and data ranks; or of the choices of a data rank, or of all, in all microbatches of the "
-          "step so far and the scores of a microbatch, and the mean over microbatches",
-          moe_field(&MoeConfig::aux_loss)),
+      only_where(
+          balances,
+          choice_key(
+              "model.moe.aux_loss",
+              "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
+              "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and "
+              "microbatch size has the same losses; or of all tokens of a rank's microbatch, and the mean over "
+              "microbatches: depends on microbatch_size and data ranks; or of the choices of a data rank, or of all, "
+              "in all microbatches of the step so far and the scores of a microbatch, and the mean over microbatches",
+              moe_field(&MoeConfig::aux_loss))),
       number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
                  moe_field(&MoeConfig::router_z_loss_coef)),
       boolean_key("model.moe.selection_bias",
                   "balance without a loss: a number of each expert, added to its scores in the choice alone, moves "
                   "against its load after each step",
                   moe_field(&MoeConfig::selection_bias)),
-      only_where({has_selection_bias},
+      only_where(steps_bias,
                  choice_key("model.moe.bias_update",
                             "step of that number: bias_update_rate up or down, or times what lacks of the mean load",
                             moe_field(&MoeConfig::bias_update))),
-      only_where({has_selection_bias},
-                 number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is",
-                            bias_rate_range, moe_field(&MoeConfig::bias_update_rate))),
-      only_where({has_selection_bias},
+      only_where(moves_bias, number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is",
+                                        bias_rate_range, moe_field(&MoeConfig::bias_update_rate))),
+      only_where(steps_bias,
                  choice_key("model.moe.bias_schedule",
                             "bias_update_rate over the run: the same, or in proportion to the learning rate",
                             moe_field(&MoeConfig::bias_schedule))),
