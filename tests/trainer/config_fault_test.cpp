@@ -103,7 +103,12 @@ TEST(ConfigFaults, NumbersOutOfRange) {
       {"tensor = 2", "tensor = 0", "32:10: error: parallelism.tensor: 0 is out of range: at least 1"},
       {"betas = [0.8, 0.99]", "betas = [0.8, 1.0]", "64:15: error: optimizer.betas: 1.0 is out of range: in [0, 1)"},
       {"betas = [0.8, 0.99]", "betas = [-0.1, 0.9]", "64:10: error: optimizer.betas: -0.1 is out of range: in [0, 1)"},
-      {"eps = 1e-7", "eps = 0", "65:7: error: optimizer.eps: 0.0 is out of range: greater than 0 and finite"},
+      {"eps = 1e-7", "eps = 0", "65:7: error: optimizer.eps: 0.0 is out of range: from 1.2e-38 to 3.4e38, as float32"},
+      // In float32 these are 0: a step divides by that, or scales every gradient to it.
+      {"eps = 1e-7", "eps = 1e-50",
+       "65:7: error: optimizer.eps: 1e-50 is out of range: from 1.2e-38 to 3.4e38, as float32"},
+      {"max_grad_norm = 0", "max_grad_norm = 1e-50",
+       "59:17: error: training.max_grad_norm: 1e-50 is out of range: 0, or finite and at least 1.2e-38, as float32"},
       {"learning_rate = 3e-3", "learning_rate = nan",
        "63:17: error: optimizer.learning_rate: nan is out of range: at least 0 and finite"},
       {"min_lr_ratio = 0.2", "min_lr_ratio = 2",

@@ -28,14 +28,21 @@ struct NumberRange {
   double low = 0, high = 0;
   bool low_excluded = false, high_excluded = false;
   const char* text = "";  // "at least 0"
+  bool or_zero = false;   // contains 0, too
 
   bool contains(double value) const {
+    if (or_zero && value == 0.0) return true;
     return (low_excluded ? value > low : value >= low) && (high_excluded ? value < high : value <= high);
   }
 };
 inline constexpr double largest_number = std::numeric_limits<double>::max();
 inline constexpr NumberRange non_negative{0, largest_number, false, false, "at least 0 and finite"};
-inline constexpr NumberRange positive{0, largest_number, true, false, "greater than 0 and finite"};
+// A smaller number is 0 in the float32 of kernels.
+inline constexpr double smallest_float = std::numeric_limits<float>::min();
+inline constexpr NumberRange positive{smallest_float, std::numeric_limits<float>::max(), false, false,
+                                      "from 1.2e-38 to 3.4e38, as float32"};
+inline constexpr NumberRange positive_or_zero{
+    smallest_float, largest_number, false, false, "0, or finite and at least 1.2e-38, as float32", /*or_zero=*/true};
 inline constexpr NumberRange below_one{0, 1, false, true, "in [0, 1)"};
 inline constexpr NumberRange up_to_one{0, 1, false, false, "in [0, 1]"};
 

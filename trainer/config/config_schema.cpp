@@ -174,7 +174,7 @@ Keys training_keys() {
                   field(&TrainingConfig::global_batch_size)),
       integer_key("training.microbatch_size", "sequences a rank takes at a time", size_range,
                   field(&TrainingConfig::microbatch_size)),
-      number_key("training.max_grad_norm", "gradients are scaled down to this norm; 0: never", non_negative,
+      number_key("training.max_grad_norm", "gradients are scaled down to this norm; 0: never", positive_or_zero,
                  field(&TrainingConfig::max_grad_norm)),
       frozen_key(),
       only_where({computes_in_float16()}, number_key("training.initial_loss_scale",
