@@ -215,6 +215,26 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
   }
 }
 
+// Routers move tokens between two ranks from step to step, and with them the peak.
+TEST_F(Run, SummaryHasThePeakOfTheStepThatHoldsMost) {
+  Config config = config_of({.layers = "d e*3", .degrees = {.data_shard = 2, .expert = 2}});
+  config.optimizer.learning_rate = 0.05;
+  config.run.steps = 8;
+  trained(config);
+  SortedJson most, last;
+  for (const std::string& line : lines_of(written("metrics.jsonl"))) {
+    last = SortedJson::parse(line);
+    if (most.is_null() || last.at("peak_bytes") > most.at("peak_bytes")) most = last;
+  }
+  ASSERT_LT(last.at("peak_bytes"), most.at("peak_bytes")) << "the last step holds most: it shows nothing";
+  const SortedJson ranks = SortedJson::parse(written("summary.json")).at("ranks");
+  const SortedJson& fullest = ranks[0].at("peak_bytes") >= ranks[1].at("peak_bytes") ? ranks[0] : ranks[1];
+  EXPECT_EQ(fullest.at("peak_bytes"), most.at("peak_bytes"));
+  for (const auto& [bucket, bytes] : most.at("memory").items()) {
+    EXPECT_EQ(fullest.at("buckets").at(bucket).at("measured"), bytes) << bucket;
+  }
+}
+
 TEST_F(Run, ItsConfigurationCanBeReadAgain) {
   trained(three_steps(mesh8));
   EXPECT_EQ(read_config(folder_ / "run" / "config.toml").config, resolved_.config);

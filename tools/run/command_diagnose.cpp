@@ -64,7 +64,7 @@ std::string memory_text(const RunEvidence& evidence) {
         memory.rank, predicted, measured,
         fmt::format("{:+.1f} %", 100.0 * static_cast<double>(measured - predicted) / static_cast<double>(predicted)));
   }
-  return "\nmemory at the peak of the last step\n" + aligned_text(table);
+  return "\nmemory at each rank's largest peak of a step\n" + aligned_text(table);
 }
 
 Json json_of(const DiagnosedFault& finding) {

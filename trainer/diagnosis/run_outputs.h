@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// Memory of one rank at the peak of the run's last step.
+// Memory of one rank at its largest peak of a step.
 struct RankMemory {
   int rank = 0;
   BucketBytes predicted, measured;

@@ -246,10 +246,11 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     rank_step_.end();
   }
 
-  measured_ = ledger().at_peak();
+  const BucketBytes at_peak = ledger().at_peak();
+  if (at_peak.total() > measured_.total()) measured_ = at_peak;
   const StepTotals totals = [&] {
     const auto span = profiler_->host("wait for totals");
-    return rank_step_.total({difference(world_.counters(), counted_before), measured_,
+    return rank_step_.total({difference(world_.counters(), counted_before), at_peak,
                              device.system_allocations() - allocations_before, goes_on ? counted_ahead() : TextCounts(),
                              data_seconds, votes});
   }();

@@ -80,9 +80,9 @@ class RankRun {
   std::span<const Action> actions() const { return rank_step_.actions(); }  // of this rank
   const StepProfiler& profiler() const { return *profiler_; }
   double compute_seconds() const { return compute_times_.seconds(); }  // of a step, to compare ranks by
-  // Bytes of this rank at the peak of a step, as predicted and as measured in the last one. Static buckets (parameters,
-  // gradients that live all run, optimizer state) are exact to the byte on any device. On the CPU all buckets are exact
-  // (dry_run.h), except for rows that a router sends to other ranks.
+  // Bytes of this rank at the peak of a step, as predicted and as measured in the step with the largest. Static buckets
+  // (parameters, gradients that live all run, optimizer state) are exact to the byte on any device. On the CPU all
+  // buckets are exact (dry_run.h), except for rows that a router sends to other ranks.
   const BucketBytes& predicted() const { return predicted_; }
   const BucketBytes& measured() const { return measured_; }
   // As planned, and as allocated.
