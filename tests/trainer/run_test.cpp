@@ -235,6 +235,16 @@ TEST_F(Run, SummaryHasThePeakOfTheStepThatHoldsMost) {
   }
 }
 
+// No target of the step counts.
+TEST_F(Run, SummaryHasNoLossOfARunWithoutOne) {
+  RunFigures figures;
+  figures.totals.add({.step = 1, .skipped = true, .tokens = 16});
+  RunDirectory(folder_ / "run").summary(figures, {});
+  const SortedJson summary = SortedJson::parse(written("summary.json"));
+  EXPECT_EQ(summary.at("steps"), 1);
+  for (const char* loss : {"first_loss", "last_loss"}) EXPECT_TRUE(summary.at(loss).is_null()) << summary.at(loss);
+}
+
 TEST_F(Run, ItsConfigurationCanBeReadAgain) {
   trained(three_steps(mesh8));
   EXPECT_EQ(read_config(folder_ / "run" / "config.toml").config, resolved_.config);

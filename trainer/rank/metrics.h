@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <optional>
 #include <span>
@@ -113,8 +114,9 @@ class ReportedSteps {
 struct RunTotals {
   std::int64_t steps = 0, tokens = 0;
   double seconds = 0.0;
-  std::int64_t without_target = 0;           // steps of which no target counts, and that have no loss
-  double first_loss = 0.0, last_loss = 0.0;  // of steps that have one
+  std::int64_t without_target = 0;  // steps of which no target counts, and that have no loss
+  // Of steps that have one; NaN without.
+  double first_loss = std::numeric_limits<double>::quiet_NaN(), last_loss = first_loss;
 
   void add(const StepMetrics& step);
 };
