@@ -87,6 +87,18 @@ TEST(ExpertRules, MeasureABiasByTheScoresOfItsRouter) {
   EXPECT_EQ(check_biases(beyond.evidence()).outcome, Found::silent);
 }
 
+// Frozen routers keep their bias at any rate. The loss balances what they read.
+TEST(ExpertRules, AskForNoRateOfAFrozenRouter) {
+  ExpertRun run = biased_run(64, std::array{0.0, 0.0, 0.0});
+  run.outputs.config.training.frozen = {Family::routing};
+  run.moe().router_aux_loss_coef = 0.0;
+  const RuleVerdict verdict = check_experts(run.evidence());
+  ASSERT_EQ(verdict.outcome, Found::found);
+  ASSERT_EQ(verdict.finding->changes.size(), 1u);
+  EXPECT_EQ(verdict.finding->changes.front().setting, "model.moe.router_aux_loss_coef");
+  EXPECT_EQ(verdict.finding->changes.front().value, "0.01");
+}
+
 // A bias that has come to rest above the mean score is what the load needs.
 TEST(ExpertRules, LeaveABiasThatHasComeToRest) {
   const ExpertRun run = biased_run(64, std::array{0.1, 0.4, 0.69, 0.71, 0.70});

@@ -128,7 +128,8 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
   }
   if (finding.evidence.empty()) return RuleVerdict::silent();
   finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
-  if (moe.selection_bias) {
+  // Frozen routers keep their bias. The loss still moves what is trained before them.
+  if (moe.selection_bias && evidence.config().training.trains(Family::routing)) {
     finding.changes = {{"model.moe.bias_update_rate", fmt::format("{:g}", std::max(0.001, 10.0 * moe.bias_update_rate)),
                         fmt::format("it is {:g} now", moe.bias_update_rate)}};
     return RuleVerdict::found(std::move(finding));
