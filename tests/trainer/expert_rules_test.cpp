@@ -70,7 +70,8 @@ TEST(ExpertRules, CountNullSlotsAmongTheScores) {
   EXPECT_EQ(verdict.finding->evidence.front().value, "0.099, after half of the steps 0.079");
 }
 
-// Where sigmoids end at 1, or roots of softplus nowhere, the same bias is too slow for the load.
+// Where sigmoids end at 1, or roots of softplus nowhere, the same bias does not outweigh the scores. At ten times the
+// rate it would.
 TEST(ExpertRules, MeasureABiasByTheScoresOfItsRouter) {
   for (const Scoring scoring : {Scoring::sigmoid, Scoring::sqrt_softplus}) {
     ExpertRun run = biased_run(64, growing);
@@ -78,13 +79,27 @@ TEST(ExpertRules, MeasureABiasByTheScoresOfItsRouter) {
     EXPECT_EQ(check_biases(run.evidence()).outcome, Found::silent);
     const RuleVerdict verdict = check_experts(run.evidence());
     ASSERT_EQ(verdict.outcome, Found::found);
-    EXPECT_EQ(verdict.finding->changes.front().value, "5");
+    EXPECT_EQ(verdict.finding->changes.size(), 0u);
+    EXPECT_NE(verdict.finding->sentence.find("a larger bias_update_rate is no remedy"), std::string::npos);
   }
   ExpertRun beyond = biased_run(64, std::array{1.0, 1.5, 2.0});
   beyond.moe().scoring = Scoring::sigmoid;
   EXPECT_EQ(check_biases(beyond.evidence()).outcome, Found::found);
   beyond.moe().scoring = Scoring::sqrt_softplus;
   EXPECT_EQ(check_biases(beyond.evidence()).outcome, Found::silent);
+}
+
+// Ten times a bias of 0.04 is well below sigmoids, and above the softmax of 64 experts.
+TEST(ExpertRules, AskForALargerRateWhileTenTimesTheBiasLeavesTheScoresTheirSay) {
+  ExpertRun run = biased_run(64, std::array{0.02, 0.03, 0.04});
+  EXPECT_EQ(check_experts(run.evidence()).finding->changes.size(), 0u);
+  run.moe().scoring = Scoring::sigmoid;
+  const RuleVerdict verdict = check_experts(run.evidence());
+  ASSERT_EQ(verdict.finding->changes.size(), 1u);
+  EXPECT_EQ(verdict.finding->changes.front().value, "5");
+  ExpertRun at_rest = biased_run(64, std::array{0.04, 0.03, 0.032});
+  at_rest.moe().scoring = Scoring::sigmoid;
+  EXPECT_EQ(check_experts(at_rest.evidence()).finding->changes.size(), 0u);
 }
 
 // Frozen routers keep their bias at any rate. The loss balances what they read.

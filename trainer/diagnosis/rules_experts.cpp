@@ -79,24 +79,43 @@ std::optional<double> largest_bias(const MoeConfig& moe) {
   return moe.scoring == Scoring::sigmoid ? 1.0 : std::min(1.0, mean_scores / static_cast<double>(moe.pool()));
 }
 
-// A line for each block with a bias above the largest that grew by more than a tenth over the second half of the steps.
-// Noise around an even load grows in half of all cases.
-std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
+// Root mean square of the selection bias that the step used.
+double bias_size(const MoeMetrics& step, const MoeConfig& moe) {
+  return step.bias_norm.value_or(0.0) / std::sqrt(static_cast<double>(moe.router_rows()));
+}
+
+// Whether the bias grew by more than a tenth over the second half of the steps. Noise around an even load grows in half
+// of all cases.
+bool still_grows(const BlockSteps& steps, const MoeConfig& moe) {
   constexpr double growth = 1.1;
+  return bias_size(*steps.back(), moe) > growth * bias_size(*steps[steps.size() / 2], moe);
+}
+
+// A line for each block with a bias that still grows above the largest.
+std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
   std::vector<EvidenceLine> lines;
   const MoeConfig& moe = evidence.config().model.moe;
   const std::optional<double> limit = largest_bias(moe);
   if (!limit) return lines;
-  const double root = std::sqrt(static_cast<double>(moe.router_rows()));
   for (const auto& [block, steps] : by_block(evidence)) {
-    const double last = steps.back()->bias_norm.value_or(0.0) / root,
-                 half = steps[steps.size() / 2]->bias_norm.value_or(0.0) / root;
-    if (last <= *limit || last <= growth * half) continue;
+    const double last = bias_size(*steps.back(), moe), half = bias_size(*steps[steps.size() / 2], moe);
+    if (last <= *limit || !still_grows(steps, moe)) continue;
     lines.push_back({fmt::format("block {}: root mean square of the selection bias", block),
                      fmt::format("{:.2g}, after half of the steps {:.2g}", last, half),
                      fmt::format("below {:.2g}", *limit), metrics_file});
   }
   return lines;
+}
+
+// Whether a larger rate would do better: biases still grow, and stay well below those that decide if they are ten times
+// as large. A bias at rest would only swing further. The root of the softplus of 0 is 0.83.
+bool needs_larger_rate(const RunEvidence& evidence) {
+  constexpr double small_enough = 0.05;
+  const MoeConfig& moe = evidence.config().model.moe;
+  const double most = small_enough * largest_bias(moe).value_or(1.0);
+  return moe.bias_update_rate == 0.0 || std::ranges::all_of(by_block(evidence), [&](const auto& block) {
+           return still_grows(block.second, moe) && bias_size(*block.second.back(), moe) <= most;
+         });
 }
 
 }  // namespace
@@ -130,8 +149,13 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
   finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
   // Frozen routers keep their bias. The loss still moves what is trained before them.
   if (moe.selection_bias && evidence.config().training.trains(Family::routing)) {
-    finding.changes = {{"model.moe.bias_update_rate", fmt::format("{:g}", std::max(0.001, 10.0 * moe.bias_update_rate)),
-                        fmt::format("it is {:g} now", moe.bias_update_rate)}};
+    if (needs_larger_rate(evidence)) {
+      finding.changes = {{"model.moe.bias_update_rate",
+                          fmt::format("{:g}", moe.bias_update_rate == 0.0 ? 0.001 : 10.0 * moe.bias_update_rate),
+                          fmt::format("it is {:g} now", moe.bias_update_rate)}};
+    } else {
+      finding.sentence += "; a larger bias_update_rate is no remedy: the selection bias is at rest, or large already";
+    }
     return RuleVerdict::found(std::move(finding));
   }
   const double coefficient = moe.router_aux_loss_coef;
