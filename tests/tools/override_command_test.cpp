@@ -98,6 +98,45 @@ TEST_F(OverrideCommand, ThatNothingReadsAreRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
+// A forward of saved weights reads less than the run that trained them.
+TEST_F(OverrideCommand, ThatOnlyTrainingReadsAreRefusedForSavedWeights) {
+  ASSERT_EQ(weft("train run.toml --run.steps=1 --run.directory=saved").exit_code, 0);
+  const std::string generate = "generate saved --prompt warp --max-tokens 1", eval = "eval saved --data text.txt";
+  const std::vector<std::string> keys = {"run.name=other",
+                                         "run.seed=99",
+                                         "run.steps=9",
+                                         "optimizer.learning_rate=0.5",
+                                         "training.max_grad_norm=3",
+                                         "spikes.grad_norm=4",
+                                         "profiling.first_step=1",
+                                         "checkpoint.interval=1",
+                                         "training.recompute=full",
+                                         "data.train=text.txt",
+                                         "validation.split=false",
+                                         "lr_scheduler.warmup_steps=1",
+                                         "precision.reduction=bfloat16",
+                                         "model.initializer_range=1"};
+  std::string words;
+  for (const std::string& key : keys) words += " --" + key;
+  for (const std::string& command : {generate, eval}) {
+    for (const std::string& key : keys) {
+      expect_refused(command + words, fmt::format("--{}: error: {}: nothing in this run reads it: it is read where "
+                                                  "weights are trained",
+                                                  key, key.substr(0, key.find('='))));
+    }
+    const ProgramResult read = weft(command +
+                                    " --parallelism.tensor=1 --training.microbatch_size=2 --shard.lookahead=2 "
+                                    "--run.communication_timeout_seconds=60 --precision.parameters=bfloat16");
+    EXPECT_EQ(read.exit_code, 0) << read.messages;
+  }
+  expect_refused(generate + " --run.seed=3", "; --seed is that of the text");
+  // Some are read by one of the two.
+  const std::string read_by_eval = " --data.documents=mask --model.moe.capacity_factor=1";
+  EXPECT_EQ(weft(eval + read_by_eval).exit_code, 0);
+  for (const char* key : {"data.documents", "model.moe.capacity_factor"}) expect_refused(generate + read_by_eval, key);
+  expect_refused("eval saved --split --data.split=20,80", "data.split is \"\" in the checkpoint");
+}
+
 TEST_F(OverrideCommand, GivenTwiceAreRefusedNamingBoth) {
   for (const char* command : {"train", "check", "plan", "units", "mesh", "program", "walk", "bench step"}) {
     expect_refused(fmt::format("{} run.toml --run.steps=2 --training.microbatch_size=1 --run.steps=3", command),

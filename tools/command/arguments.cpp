@@ -15,6 +15,7 @@
 #include "parallel/runtime/standard_error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/config/config.h"
 #include "trainer/config/config_messages.h"
@@ -59,6 +60,48 @@ CLI::Validator number_check(const char* wanted, bool (*holds)(double)) {
             return good ? std::string{} : fmt::format("\"{}\" is not {}", text, wanted);
           },
           ""};
+}
+
+// Beginnings of the keys that a forward of saved weights reads. The rules of a training step judge its layout, so all
+// of schedule and sharding is among them, and the load of experts.
+constexpr const char* forward_keys[] = {
+    "model.",
+    "parallelism.",
+    "pipeline.",
+    "shard.",
+    "precision.",
+    "run.device",
+    "run.launch",
+    "run.ranks_per_device",
+    "run.registered_buffers",
+    "run.attention",
+    "run.deterministic",
+    "run.measured_products",
+    "run.captured_regions",
+    "run.communication_timeout_seconds",
+    "training.sequence_length",
+    "training.global_batch_size",
+    "training.microbatch_size",
+    "training.weights_at_experts",
+    "data.tokenizer",
+    "data.padded_vocab",
+    "hardware.expert_load",
+};
+
+// All keys, of which the others are read where weights are trained. `more`: keys that this command reads besides.
+std::vector<ConfigKey> schema_of_forwards(const CLI::App& command, const std::vector<std::string>& more) {
+  const bool draws = command.get_option_no_throw("--seed") != nullptr;
+  std::vector<ConfigKey> schema = config_schema();
+  for (ConfigKey& key : schema) {
+    const std::string path = key.path();
+    const bool of_gradients = key.section.starts_with("precision") && key.name == "reduction";
+    const bool reads = std::ranges::any_of(forward_keys, [&](const char* begin) { return path.starts_with(begin); });
+    if ((reads && !may_differ(path) && !of_gradients) || std::ranges::count(more, path) > 0) continue;
+    const char* other = draws && path == "run.seed" ? "; --seed is that of the text" : "";
+    const KeyCondition trains{fmt::format("weights are trained{}", other), [](const Config&) { return false; }};
+    key.read_where.insert(key.read_where.begin(), trains);
+  }
+  return schema;
 }
 
 }  // namespace
@@ -256,7 +299,8 @@ void warn_of_training(const Config& config) {
   if (!config.data.train.empty()) print_warnings(config, start_warnings(config, host_cores()));
 }
 
-Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more) {
+Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more,
+                                 const std::vector<std::string>& keys) {
   constexpr const char* batch_key = "training.global_batch_size";
   const std::string file = (folder / checkpoint_config_name).string();
   CheckpointReader(folder).require_texts_unchanged();
@@ -270,18 +314,19 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
   }
   const std::int64_t batch = (given.training.global_batch_size + unit - 1) / unit * unit;
   more.push_back(fmt::format("--{}={}", batch_key, batch));
-  Config config = read_config_given_to(command, file, more).config;
+  Config config = read_config_given_to(command, file, more, schema_of_forwards(command, keys)).config;
   take_kept_tokenizer(config, folder);
   if (forces_balance(config.model)) print_warnings(config, {std::string(forced_balance_text)});
   return config;
 }
 
-ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more,
+                                    std::vector<ConfigKey> schema) {
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
   require_utf8(file);
   refuse_replaced_sources(command, file);
-  ResolvedConfig resolved = read_typed_config(file, overrides);
+  ResolvedConfig resolved = read_typed_config(file, overrides, std::move(schema));
   print_warnings(resolved.config, resolved.warnings);
   return resolved;
 }

@@ -141,12 +141,15 @@ void warn_of_planned_card(const Config& config);
 void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them, or an output of the command would replace CONFIG (refuse_replaced_sources). Warnings go to standard error;
-// of processes that share a run, only rank 0 prints them.
-ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
+// of processes that share a run, only rank 0 prints them. `schema` as in read_typed_config().
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {},
+                                    std::vector<ConfigKey> schema = config_schema());
 // The same for the configuration of a checkpoint in `folder`, to be used without training. It has the tokenizer that
 // the checkpoint keeps (forward_run.h), and a global batch rounded up, so that it refuses no layout. A
-// configuration or tokenizer that is not as it was saved is refused before it is read.
-Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {});
+// configuration or tokenizer that is not as it was saved is refused before it is read. Keys on the command line that no
+// forward of saved weights reads are refused too, except `keys`, which this command reads.
+Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {},
+                                 const std::vector<std::string>& keys = {});
 
 // A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without
 // checkpoints and traces.

@@ -92,7 +92,8 @@ void add_eval_command(CLI::App& program) {
       "token\n"
       "but the first of a file is predicted once, from those before it in its window; a file's last window may be\n"
       "shorter and counts by its tokens. Any layout gives the same figures.\n"
-      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
+      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax, unless\n"
+      "only training reads it.");
   command->callback([command, arguments] {
     if (arguments->files.empty() && !arguments->split) {
       fail_request("weft eval: error: give --data and files, or --split for the part that data.split holds out");
@@ -100,7 +101,10 @@ void add_eval_command(CLI::App& program) {
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
     Overrides more;
     if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
-    const Config config = read_config_of_checkpoint(*command, checkpoint, more);
+    std::vector<std::string> keys = {"data.documents", "model.moe.capacity_factor", "model.moe.drop_policy",
+                                     "model.moe.pad_to_capacity"};
+    if (arguments->split) keys.insert(keys.end(), {"data.train", "data.split"});
+    const Config config = read_config_of_checkpoint(*command, checkpoint, more, keys);
     if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
     if (arguments->split) require_same_parts(CheckpointReader(checkpoint), config);
     const bool speaks = first_rank_of_process(config) == 0;

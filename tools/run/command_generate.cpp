@@ -97,7 +97,8 @@ void add_generate_command(CLI::App& program) {
       "not UTF-8 are replaced in the \"text\" of --json, and stand in its \"bytes\". Any layout but context "
       "parallelism\n"
       "makes the same text from the same seed.\n"
-      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
+      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax, unless\n"
+      "only training reads it.");
   command->callback([command, arguments] {
     GenerationRequest& request = arguments->request;
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;

@@ -83,10 +83,13 @@ void add_later_keys(const KeyValues& own, KeyValues& saved) {
 
 }  // namespace
 
+bool may_differ(std::string_view path) {
+  return std::ranges::count(free_keys, path) > 0;
+}
+
 KeyValues model_keys(const Config& config) {
   KeyValues values = chosen_keys(config, [&](const ConfigKey& key) {
-    return key.section.starts_with("model") && !missing_for(key, config) &&
-           std::ranges::count(free_keys, key.path()) == 0;
+    return key.section.starts_with("model") && !missing_for(key, config) && !may_differ(key.path());
   });
   values[model_layers_key] = blocks_text(config.model);
   return values;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "trainer/config/config.h"
 #include "trainer/data/data.h"
@@ -12,6 +13,8 @@ namespace weft {
 
 using KeyValues = std::map<std::string, std::string>;  // values in TOML
 
+// Whether this is a key of [model] or its sections that model_keys() leaves out, whatever the model.
+bool may_differ(std::string_view path);
 // The keys of [model] and its sections that the model reads. Left out are those that affect only training (auxiliary
 // losses, initial values), and the capacity of experts. Weights that learned with a capacity can be used without.
 KeyValues model_keys(const Config& config);

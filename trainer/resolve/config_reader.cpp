@@ -25,8 +25,8 @@ namespace {
 // Takes the gathered entries through the schema, then through the rules, and collects all faults.
 class Reader {
  public:
-  explicit Reader(ConfigSources sources)
-      : sources_(std::move(sources)), schema_(config_schema()), faults_(std::move(sources_.faults)) {
+  explicit Reader(ConfigSources sources, std::vector<ConfigKey> schema = config_schema())
+      : sources_(std::move(sources)), schema_(std::move(schema)), faults_(std::move(sources_.faults)) {
     for (const ConfigKey& key : schema_) {
       sections_.insert(key.section);
       paths_.push_back(key.path());
@@ -190,10 +190,7 @@ class Reader {
   Config config_;
 };
 
-}  // namespace
-
-ResolvedConfig read_config_text(const std::string& text, const std::string& name, const Overrides& overrides) {
-  Reader reader(gather_sources(name, text, overrides));
+ResolvedConfig resolved_by(Reader reader) {
   ResolvedConfig result;
   result.config = reader.read();
   result.toml = reader.written(false);
@@ -207,6 +204,12 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   return result;
 }
 
+}  // namespace
+
+ResolvedConfig read_config_text(const std::string& text, const std::string& name, const Overrides& overrides) {
+  return resolved_by(Reader(gather_sources(name, text, overrides)));
+}
+
 Config read_undecided(const std::filesystem::path& file, const Overrides& overrides,
                       const std::function<bool(const std::string& path)>& undecided) {
   Reader reader(gather_sources(file.string(), read_text(file), overrides));
@@ -217,8 +220,9 @@ ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& o
   return read_config_text(read_text(file), file.string(), overrides);
 }
 
-ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overrides& overrides) {
-  ResolvedConfig resolved = read_config(file, overrides);
+ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overrides& overrides,
+                                 std::vector<ConfigKey> schema) {
+  ResolvedConfig resolved = resolved_by(Reader(gather_sources(file, read_text(file), overrides), std::move(schema)));
   if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
   return resolved;
 }

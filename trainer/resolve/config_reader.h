@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/config/config.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/config/config_value.h"
 
 namespace weft {
@@ -34,8 +35,10 @@ struct ResolvedConfig {
 
 // Throws Error (request) with all faults, formatted for the terminal.
 ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides = {});
-// As read_config, and refuses overrides that the run does not read, as the command line does.
-ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overrides& overrides);
+// As read_config, and refuses overrides that the run does not read, as the command line does. `schema`: all keys, with
+// the conditions under which the command reads them.
+ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overrides& overrides,
+                                 std::vector<ConfigKey> schema = config_schema());
 // The configuration as known before keys for which `undecided` holds are chosen. Each key is checked by itself. Only
 // rules that look at no undecided key are applied; the caller that chooses must check the others (config_rules.h).
 // Throws as read_config.
