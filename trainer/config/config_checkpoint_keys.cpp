@@ -36,6 +36,12 @@ std::vector<ConfigKey> checkpoint_keys() {
   const KeyCondition by_interval{"interval is not 0", [](const Config& c) { return c.checkpoint.interval > 0; }};
   const KeyCondition starts_from{"start_from names a checkpoint",
                                  [](const Config& c) { return !c.checkpoint.start_from.empty(); }};
+  const KeyCondition loads{"resume is true or start_from names a checkpoint",
+                           [](const Config& c) { return c.checkpoint.resume || !c.checkpoint.start_from.empty(); }};
+  const KeyCondition goes_on{"resume is true, or weights_only false for a start_from", [](const Config& c) {
+                               const CheckpointConfig& checkpoint = c.checkpoint;
+                               return checkpoint.resume || (!checkpoint.start_from.empty() && !checkpoint.weights_only);
+                             }};
   return {
       string_key("checkpoint.directory", "checkpoints go here, a folder each; empty: checkpoints in run.directory",
                  field(&C::directory), any_text),
@@ -55,22 +61,24 @@ std::vector<ConfigKey> checkpoint_keys() {
       host_memory_key(),
       boolean_key("checkpoint.resume", "go on with the newest checkpoint of the directory, if there is one",
                   field(&C::resume)),
-      boolean_key("checkpoint.allow_new_data",
-                  "go on with a checkpoint of other data, and read these from their first sample",
-                  field(&C::allow_new_data)),
+      only_where({goes_on}, boolean_key("checkpoint.allow_new_data",
+                                        "go on with a checkpoint of other data, and read these from their first sample",
+                                        field(&C::allow_new_data))),
       string_key("checkpoint.start_from",
                  "checkpoint to begin with where the directory has none: its folder, or that of a run",
                  field(&C::start_from), any_text),
       only_where({starts_from}, boolean_key("checkpoint.weights_only",
                                             "of start_from take the weights alone and count steps and samples from 0",
                                             field(&C::weights_only))),
-      texts_key("checkpoint.rename", "parameters that have another name in the checkpoint: \"name there=name here\"",
-                field(&C::rename), is_renaming),
-      texts_key("checkpoint.allow_missing",
-                "tensors (names with * and ?) that begin anew where the checkpoint has none", field(&C::allow_missing),
-                not_empty("the name is empty")),
-      texts_key("checkpoint.allow_unused", "tensors (names with * and ?) of the checkpoint that may be left out",
-                field(&C::allow_unused), not_empty("the name is empty")),
+      only_where({loads}, texts_key("checkpoint.rename",
+                                    "parameters that have another name in the checkpoint: \"name there=name here\"",
+                                    field(&C::rename), is_renaming)),
+      only_where({loads}, texts_key("checkpoint.allow_missing",
+                                    "tensors (names with * and ?) that begin anew where the checkpoint has none",
+                                    field(&C::allow_missing), not_empty("the name is empty"))),
+      only_where({loads}, texts_key("checkpoint.allow_unused",
+                                    "tensors (names with * and ?) of the checkpoint that may be left out",
+                                    field(&C::allow_unused), not_empty("the name is empty"))),
   };
 }
 

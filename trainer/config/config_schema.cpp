@@ -29,6 +29,7 @@ constexpr IntegerRange chunks_range{1, 1024};
 
 Keys run_keys() {
   const auto field = fields_of(&Config::run);
+  const KeyCondition on_gpu{"device is \"cuda\"", [](const Config& c) { return c.run.device == DeviceKind::cuda; }};
   return {
       string_key("run.name", "shown in the banner", field(&RunConfig::name), any_text),
       string_key("run.directory", "folder of the run's files", field(&RunConfig::directory),
@@ -47,13 +48,14 @@ Keys run_keys() {
       only_where({has_blocks(Mixer::attention)},
                  parsed_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
                             field(&RunConfig::attention), parse_attention_choice)),
-      boolean_key("run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
-                  field(&RunConfig::deterministic)),
-      boolean_key(
-          "run.measured_products",
-          "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and remembers them; "
-          "not where run.deterministic is asked for or ranks share a GPU",
-          field(&RunConfig::measured_products)),
+      only_where({on_gpu}, boolean_key("run.deterministic",
+                                       "a GPU repeats a run bit for bit; attention then takes more memory and time",
+                                       field(&RunConfig::deterministic))),
+      only_where({on_gpu}, boolean_key("run.measured_products",
+                                       "a GPU times algorithms of the step's matrix products at the start, keeps the "
+                                       "fastest and remembers them; "
+                                       "not where run.deterministic is asked for or ranks share a GPU",
+                                       field(&RunConfig::measured_products))),
       boolean_key(
           "run.captured_regions",
           "a GPU takes each action of a segment as one CUDA graph, where experts and messages have no part in it",

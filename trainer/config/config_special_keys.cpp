@@ -141,6 +141,8 @@ ConfigKey data_shard_key() {
 std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
   const auto field = fields_of([family](auto& config) -> auto& { return policy_of(config, family); });
+  const KeyCondition several_stages{"a rank runs several stages",
+                                    [](const Config& c) { return c.stages() > c.parallelism.pipeline; }};
   std::vector<ConfigKey> keys = {
       choice_key(section + ".strategy",
                  "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
@@ -157,9 +159,10 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
                  "where gathers of a backward begin: pre, as lookahead says; post, behind the computation before their "
                  "use; none, behind its reductions too",
                  field(&ShardPolicy::backward_prefetch)),
-      boolean_key(section + ".prefetch_within_stage",
-                  "whether a gather never begins before a computation of another of the rank's stages",
-                  field(&ShardPolicy::prefetch_within_stage)),
+      only_where({several_stages},
+                 boolean_key(section + ".prefetch_within_stage",
+                             "whether a gather never begins before a computation of another of the rank's stages",
+                             field(&ShardPolicy::prefetch_within_stage))),
       choice_key(section + ".accumulation",
                  "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says",
                  field(&ShardPolicy::accumulation)),
@@ -171,7 +174,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   if (family) {
     for (ConfigKey& key : keys) {
       key.inherits = "shard." + key.name;
-      key.read_where = of_family(*family, key.name);
+      key = only_where(of_family(*family, key.name), key);
     }
   } else {
     keys.push_back(integer_key("shard.reduce_inputs",
