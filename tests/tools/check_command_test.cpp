@@ -100,6 +100,60 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
   EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder_), {}), before);
 }
 
+// Each fault has one line, and none is there because of another. Every file and folder that is named is looked at.
+TEST_F(CheckCommand, ListsEveryFaultOnce) {
+  const std::string train = "--data.train=no.txt", tokenizer = "--data.tokenizer=no.json",
+                    validation = "--validation.data=held.txt", start = "--checkpoint.start_from=nowhere",
+                    folder = "--run.directory=text.txt/run", head = "--model.head_dim=15", costs = "no.costs";
+  struct Wrong {
+    std::string arguments;
+    std::vector<std::string> faults;  // a part of each line
+  };
+  const std::vector<Wrong> cases = {
+      {fmt::format("{} {} {} {} {}", train, tokenizer, validation, start, folder),
+       {"\"no.json\": No such", "\"no.txt\": No such", "\"held.txt\": No such", "text.txt/run cannot be created",
+        "nowhere: there is no such folder"}},
+      {fmt::format("{} {} {}", train, validation, start),
+       {"\"no.txt\": No such", "\"held.txt\": No such", "nowhere: there is no such folder"}},
+      // No file is compared with a model or a length that is refused.
+      {fmt::format("{} {} --training.sequence_length=0", head, train),
+       {"sequence_length: 0 is out", "head_dim 15 is odd", "\"no.txt\": No such"}},
+      {fmt::format("{} --model.vocab_size=abc --training.sequence_length=4096", head),
+       {"vocab_size: expected an integer", "head_dim 15 is odd"}},
+      {fmt::format("{} --shard.residency=auto --shard.memory_budget=1kB", train),
+       {"\"no.txt\": No such", "memory_budget 1000 B is too small"}},
+      {fmt::format("{} --pipeline.costs={}", train, costs), {"\"no.txt\": No such", "\"no.costs\": No such"}},
+      // A table of costs that a single stage does not need is a file that is named.
+      {fmt::format("--parallelism.pipeline=1 --pipeline.costs={}", costs), {"\"no.costs\": No such"}},
+      // A word that is no key could have been meant for one that is required, or that a rule reads.
+      {fmt::format("{} --nokey=1 --run.bogus=1 --steps 3 {}", head, train),
+       {"unknown option --nokey", "unknown option --steps: did you mean --run.steps=VALUE?", "unexpected argument 3",
+        "unknown key run.bogus", "\"no.txt\": No such"}},
+      {"--nokey=1 --run.steps=2 --run.steps=3 --run.seed=x",
+       {"unknown option --nokey", "run.steps is given twice", "run.seed: expected an integer"}},
+  };
+  for (const char* command : {"check", "train"}) {
+    for (const auto& [arguments, faults] : cases) {
+      const ProgramResult result = weft(fmt::format("{} run.toml {}", command, arguments));
+      EXPECT_EQ(result.exit_code, 2) << arguments;
+      std::istringstream lines(result.messages);
+      std::size_t count = 0;
+      for (std::string line; std::getline(lines, line);) count += line.starts_with("weft: warning") ? 0 : 1;
+      EXPECT_EQ(count, faults.size()) << arguments << "\n" << result.messages;
+      for (const std::string& fault : faults) {
+        EXPECT_NE(result.messages.find(fault), std::string::npos) << arguments << "\n" << result.messages;
+      }
+    }
+  }
+  for (const char* command : {"plan", "units", "mesh", "program", "walk", "bench step", "layout sweep"}) {
+    const std::string messages = weft(fmt::format("{} run.toml --nokey=1 --run.bogus=1{}", command,
+                                                  std::string(command) == "layout sweep" ? " --schedules 1f1b" : ""))
+                                     .messages;
+    EXPECT_NE(messages.find("unknown option --nokey"), std::string::npos) << messages;
+    EXPECT_NE(messages.find("unknown key run.bogus"), std::string::npos) << messages;
+  }
+}
+
 // Also what an absent feature is told in a file.
 TEST_F(CheckCommand, PassesWhatTrains) {
   put_changed("dense.toml", "[data]",

@@ -79,6 +79,7 @@ TEST_F(CommandLine, WhatCheckPrintsIsARunFile) {
 
 TEST_F(CommandLine, CheckListsAllFaultsOnStandardError) {
   put("run.toml", small_run);
+  put("text.txt", std::string(4096, 'a'));
   const auto result = weft("check run.toml --model.head_dim=7 --run.steps=abc --training.sequence_length=0");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.output, "");

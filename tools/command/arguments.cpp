@@ -238,10 +238,10 @@ void add_cost_options(CLI::App& command, std::string& costs, std::string& hardwa
       ->check(not_empty());
 }
 
-Overrides overrides_given_to(const CLI::App& command, const Overrides& options) {
+GivenWords words_given_to(const CLI::App& command, const Overrides& options) {
   const std::string name = full_name(command);
-  Overrides overrides;
-  std::string faults;
+  GivenWords given;
+  auto& [overrides, faults] = given;
   for (const std::string& argument : command.remaining()) {
     const std::size_t dot = argument.find('.'), equals = argument.find('=');
     const bool dotted = dot != std::string::npos && dot < equals;
@@ -259,13 +259,17 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
       faults += fmt::format("weft {}: error: {} {}{}\n", name, what, argument, advice);
     }
   }
-  if (!faults.empty()) {
-    faults.pop_back();
-    throw Error(ErrorKind::request, faults);
-  }
   overrides.insert(overrides.end(), options.begin(), options.end());
-  require_keys_once(overrides);
-  return overrides;
+  faults += refusal_of([&] { require_keys_once(overrides); }).value_or("");
+  if (faults.ends_with('\n')) faults.pop_back();
+  return given;
+}
+
+Overrides overrides_given_to(const CLI::App& command, const Overrides& options, const std::string& file) {
+  auto [overrides, faults] = words_given_to(command, options);
+  if (faults.empty()) return overrides;
+  const std::string of_keys = file.empty() ? "" : key_faults(file, overrides);
+  fail_request("{}{}{}", faults, of_keys.empty() ? "" : "\n", of_keys);
 }
 
 void print_warnings(const Config& config, const std::vector<std::string>& warnings) {
@@ -304,7 +308,7 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
   constexpr const char* batch_key = "training.global_batch_size";
   const std::string file = (folder / checkpoint_config_name).string();
   CheckpointReader(folder).require_texts_unchanged();
-  const Config given = read_undecided(file, overrides_given_to(command, more),
+  const Config given = read_undecided(file, overrides_given_to(command, more, file),
                                       [&](const std::string& path) { return path == batch_key; });
   std::int64_t unit = given.training.microbatch_size * given.parallelism.data();
   // Forwards do not follow the order of training, but its rule is asked: every schedule takes twice its ranks, in whole
@@ -322,7 +326,7 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
 
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more,
                                     std::vector<ConfigKey> schema) {
-  Overrides overrides = overrides_given_to(command);
+  Overrides overrides = overrides_given_to(command, {}, file);
   overrides.insert(overrides.end(), more.begin(), more.end());
   require_utf8(file);
   refuse_replaced_sources(command, file);

@@ -128,9 +128,15 @@ std::vector<std::string> words_of(const std::string& text);
 // Writes to `output`, or to standard output if `output` is empty. Throws Error: a request if it cannot be opened, a
 // failure if it is not written whole.
 void write_result(const std::string& command, const std::string& text, const std::string& output);
-// The overrides given on the command line, and those that `options` of the command stand for. Throws Error (request)
-// for unknown options and for keys that are given twice.
-Overrides overrides_given_to(const CLI::App& command, const Overrides& options = {});
+// The overrides given on the command line, and those that `options` of the command stand for. `faults`: unknown options
+// and keys that are given twice, one text; empty if there are none.
+struct GivenWords {
+  Overrides overrides;
+  std::string faults;
+};
+GivenWords words_given_to(const CLI::App& command, const Overrides& options = {});
+// The same overrides. Throws Error (request) with the faults, then with those of the keys of `file` if one is given.
+Overrides overrides_given_to(const CLI::App& command, const Overrides& options = {}, const std::string& file = {});
 // A line on standard error for each; of ranks that are processes, rank 0 prints them.
 void print_warnings(const Config& config, const std::vector<std::string>& warnings);
 // Prints warnings on standard error for a plan. The run may compute on another device than the plan's card, or in

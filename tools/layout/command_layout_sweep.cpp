@@ -163,7 +163,7 @@ struct SweepRequest {
 };
 
 void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
-  const Overrides common = overrides_given_to(command);
+  const Overrides common = overrides_given_to(command, {}, request.file);
   const std::vector<SweepChoice> choices = sweep_choices(request.lists);
   const CostSource costs(sweep_command, request.costs, request.hardware);
   // Prints the warnings on the configuration, once.

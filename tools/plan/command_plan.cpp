@@ -165,7 +165,8 @@ void add_plan_command(CLI::App& program) {
       command->get_option("--coarse"));
   command->callback([command, request, search] {
     if (search->count() > 0 && request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
-    const Overrides given = overrides_given_to(*command, named_hardware(*request));  // --hardware is a key as well
+    // --hardware is a key as well.
+    const Overrides given = overrides_given_to(*command, named_hardware(*request), request->file);
     if (search->count() == 0) return fmt::print("{}", plan(*command, given, *request));
     request->search.json = request->json;
     plan_search(*command, request->file, given, request->search);

@@ -103,7 +103,7 @@ Degrees degrees_of(const MeshRequest& request) {
 }
 
 void run_mesh(const CLI::App& command, const MeshRequest& request, bool degrees_given) {
-  const Overrides overrides = overrides_given_to(command);
+  const Overrides overrides = overrides_given_to(command, {}, request.file);
   if (request.file.empty() != degrees_given || (degrees_given && !overrides.empty())) {
     fail_request(
         "weft mesh: error: give either CONFIG, with overrides such as --parallelism.tensor=2, or degrees such "

@@ -224,7 +224,7 @@ struct ConfiguredPicture {
 };
 ConfiguredPicture configured_picture(const CLI::App& command, const ProgramRequest& request, const CostSource& costs,
                                      const std::string& more) {
-  Overrides overrides = overrides_given_to(command);
+  Overrides overrides = overrides_given_to(command, {}, request.file);
   for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
   // Warnings on the configuration are printed once only.
   const Config given =

@@ -79,6 +79,19 @@ Hardware hardware_at_hand(const Config& config) {
   return hardware;
 }
 
+// Calls `action` of a command that trains `file` or says what would keep it from that. A refusal also lists the faults
+// of the files and folders that `file` names.
+void list_named_faults(const CLI::App& command, const std::string& file, const std::function<void()>& action) {
+  auto refused = refusal_of(action);
+  if (!refused) return;
+  std::vector<std::string> faults;
+  refusal_of([&] { faults = named_faults(read_values(file, words_given_to(command).overrides)); });
+  for (const std::string& fault : faults) {
+    if (refused->find(fault) == std::string::npos) *refused += "\n" + fault;
+  }
+  throw Error(ErrorKind::request, *refused);
+}
+
 constexpr const char* signals_help = R"(
 Checkpoints and signals:
   The last step is saved below run.directory/checkpoints, with --checkpoint.interval=100 also every 100 steps; the same
@@ -113,8 +126,11 @@ void add_check_command(CLI::App& program) {
   const auto file = std::make_shared<std::string>();
   add_config_arguments(*command, *file)->required();
   command->callback([command, file] {
-    const ResolvedConfig resolved = read_config_given_to(*command, *file);
-    warn_of_training(resolved.config);
+    ResolvedConfig resolved;
+    list_named_faults(*command, *file, [&] {
+      resolved = read_config_given_to(*command, *file);
+      warn_of_training(resolved.config);
+    });
     fmt::print("{}", resolved.annotated);
     std::string verdict = "can be planned";
     if (resolved.config.data.train.empty()) {
@@ -122,7 +138,8 @@ void add_check_command(CLI::App& program) {
       check_step(resolved.config);
       say("weft: warning: data.train names no file: the configuration can be planned, not trained\n");
     } else {
-      require_room(*command, *file, resolved.config, said_hardware(resolved.config));
+      list_named_faults(*command, *file,
+                        [&] { require_room(*command, *file, resolved.config, said_hardware(resolved.config)); });
       verdict = "can be trained: " + check_start(resolved).reading;
     }
     // A comment, so that the whole output is a run file.
@@ -142,9 +159,12 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   command->callback([command, file, command_line] {
     // The set-up may last, and a GPU starts threads in it: none of them may take a signal.
     RunSignals signals;
-    const ResolvedConfig resolved = read_config_given_to(*command, *file);
-    warn_of_training(resolved.config);
-    require_room(*command, *file, resolved.config, hardware_at_hand(resolved.config));
+    ResolvedConfig resolved;
+    list_named_faults(*command, *file, [&] {
+      resolved = read_config_given_to(*command, *file);
+      warn_of_training(resolved.config);
+      require_room(*command, *file, resolved.config, hardware_at_hand(resolved.config));
+    });
     PatientOutput output(STDOUT_FILENO);
     std::ostream out(&output);
     Console console(out, isatty(STDOUT_FILENO) != 0);

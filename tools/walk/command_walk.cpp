@@ -228,7 +228,7 @@ void print_walks(const Walks& walks, const WalkRequest& request) {
 }
 
 void run_walk(const CLI::App& command, const WalkRequest& request) {
-  const Overrides given = overrides_given_to(command);
+  const Overrides given = overrides_given_to(command, {}, request.file);
   WalkToy toy = request.toy;
   toy.ranks = request.ranks.value_or(toy.ranks);
   const std::string toy_text = request.file.empty() ? toy_config(toy) : std::string();

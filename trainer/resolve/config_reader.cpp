@@ -34,9 +34,15 @@ class Reader {
     }
   }
 
-  Config read(const std::function<bool(const ConfigRule&)>& applies = [](const ConfigRule&) { return true; }) {
+  // Each key by itself; one with a fault has its default.
+  const Config& read_values() {
     report_unknown();
     for (const ConfigKey& key : schema_) read_key(key);
+    return config_;
+  }
+
+  Config read(const std::function<bool(const ConfigRule&)>& applies = [](const ConfigRule&) { return true; }) {
+    read_values();
     for (const Family family : shard_families) {
       config_.shard_by_family.try_emplace(family, config_.shard);
       config_.precision_by_family.try_emplace(family, config_.inherited_precision(family));
@@ -214,6 +220,23 @@ Config read_undecided(const std::filesystem::path& file, const Overrides& overri
                       const std::function<bool(const std::string& path)>& undecided) {
   Reader reader(gather_sources(file.string(), read_text(file), overrides));
   return reader.read([&](const ConfigRule& rule) { return std::ranges::none_of(rule.keys, undecided); });
+}
+
+ResolvedConfig read_values(const std::filesystem::path& file, const Overrides& overrides) {
+  Reader reader(gather_sources(file, read_text(file), overrides));
+  ResolvedConfig result;
+  result.config = reader.read_values();
+  result.said = reader.said();
+  return result;
+}
+
+std::string key_faults(const std::filesystem::path& file, const Overrides& overrides) {
+  const auto refused = refusal_of([&] {
+    ConfigSources sources = gather_sources(file, read_text(file), overrides);
+    sources.complete = false;
+    Reader(std::move(sources)).read();
+  });
+  return refused.value_or("");
 }
 
 ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides) {

@@ -44,6 +44,12 @@ ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overri
 // Throws as read_config.
 Config read_undecided(const std::filesystem::path& file, const Overrides& overrides,
                       const std::function<bool(const std::string& path)>& undecided);
+// Of a configuration that is refused: the values of keys that have no fault of their own, and defaults of the others.
+// Nothing but `config` and `said` is set. Throws Error (request) if there is no such file.
+ResolvedConfig read_values(const std::filesystem::path& file, const Overrides& overrides);
+// The faults that keys have by themselves where other overrides could not be read: without rules and missing keys. One
+// text, empty if there are none.
+std::string key_faults(const std::filesystem::path& file, const Overrides& overrides);
 // As read_config from text, for tests; `name` stands for the file in messages.
 ResolvedConfig read_config_text(const std::string& text, const std::string& name, const Overrides& overrides = {});
 

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config.h"
 #include "trainer/config/config_messages.h"
+#include "trainer/costs/cost_table.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"
@@ -40,39 +42,70 @@ std::vector<std::string> keys_of_start(const std::string& refusal) {
   return keys;
 }
 
-// The faults of the files of a run. `data` is the training data if nothing is wrong with them.
-std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::optional<TokenDataset>& data) {
+// Why a file of tokens cannot be opened, whatever the model; empty if it can.
+std::string opening_fault(const std::string& name) {
+  return refusal_of([&] { const TokenFile file(name); }).value_or("");
+}
+
+// The faults of the files of a run. Without `sound` the files are only opened. `data` is the training data if nothing
+// is wrong with them.
+std::vector<std::string> data_faults(const ResolvedConfig& resolved, bool sound, std::optional<TokenDataset>& data) {
   std::vector<std::string> faults;
   const Config& config = resolved.config;
   const std::int64_t length = config.training.sequence_length;
   TextVocabulary vocabulary;
   if (const auto refused = refusal_of([&] { vocabulary = open_vocabulary(config); })) {
-    return {placed(resolved, {"data.tokenizer"}, "data.tokenizer: " + *refused)};
+    faults.push_back(placed(resolved, {"data.tokenizer"}, "data.tokenizer: " + *refused));
+  } else if (const auto other = sound ? refusal_of([&] { require_fit(config, vocabulary); }) : std::nullopt) {
+    faults.push_back(placed(resolved, {"model.vocab_size", "data.tokenizer"}, *other));
   }
-  if (const auto refused = refusal_of([&] { require_fit(config, vocabulary); })) {
-    return {placed(resolved, {"model.vocab_size", "data.tokenizer"}, *refused)};
-  }
+  const bool fits = sound && faults.empty();  // tokens of the files can be compared with those of the model
   std::size_t file = 0;
   for (const ConfigValue& name : elements_of(resolved.said.at("data.train"))) {
     const std::string& path = config.data.train[file++].path;
-    const std::string fault = token_file_fault(path, vocabulary, least_length(config.data.documents, length));
+    const std::string fault =
+        fits ? token_file_fault(path, vocabulary, least_length(config.data.documents, length)) : opening_fault(path);
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
   }
   // The order and the part for validation need files without faults.
-  const bool readable = faults.empty();
+  const bool readable = sound && faults.empty();
   if (const auto order = readable ? refusal_of([&] { data.emplace(training_data(config)); }) : std::nullopt) {
     faults.push_back(placed(resolved, {"data.split", "data.order", "data.train"}, *order));
   }
+  const ValidationConfig& validation = config.validation;
+  for (const std::string& name : fits ? std::vector<std::string>() : validation.data) {
+    const std::string fault = opening_fault(name);
+    if (!fault.empty()) faults.push_back(placed(resolved, {"validation.data"}, "validation.data: " + fault));
+  }
   const auto held_out = refusal_of([&] {
-    const ValidationConfig& validation = config.validation;
     const std::int64_t most = validation.batches * config.training.global_batch_size;
-    if (!validation.data.empty()) {
+    if (fits && !validation.data.empty()) {
       TextWindows(validation.data, length, vocabulary, config.data.documents, "validation.data").keep(most);
     } else if (validation.split && readable) {
       TextWindows(config.data, length, vocabulary).keep(most);
     }
   });
   if (held_out) faults.push_back(placed(resolved, {"validation.data", "validation.split"}, *held_out));
+  return faults;
+}
+
+// The faults of the files and folders of a run, as data_faults().
+std::vector<std::string> start_faults(const ResolvedConfig& resolved, bool sound, std::optional<TokenDataset>& data) {
+  const Config& config = resolved.config;
+  std::vector<std::string> faults = data_faults(resolved, sound, data);
+  for (const auto& [key, folder] : {std::pair("run.directory", config.run.directory),
+                                    std::pair("checkpoint.directory", config.checkpoint_directory())}) {
+    const std::string fault = folder_fault(folder, key);
+    if (fault.empty()) continue;
+    faults.push_back(placed(resolved, {key}, fault));
+    break;  // without run.directory there is no folder in it
+  }
+  const auto refused = refusal_of([&] { data ? require_usable_start(config, *data) : void(starting_point(config)); });
+  if (refused) faults.push_back(placed(resolved, keys_of_start(*refused), *refused));
+  const bool has_table = config.pipeline.has_cost_table();
+  if (const auto table = has_table ? refusal_of([&] { configured_cost_table(config.pipeline.costs); }) : std::nullopt) {
+    faults.push_back(*table);
+  }
   return faults;
 }
 
@@ -96,22 +129,20 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
   const Config& config = resolved.config;
   if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
   std::optional<TokenDataset> data;
-  std::vector<std::string> faults = data_faults(resolved, data);
-  for (const auto& [key, folder] : {std::pair("run.directory", config.run.directory),
-                                    std::pair("checkpoint.directory", config.checkpoint_directory())}) {
-    const std::string fault = folder_fault(folder, key);
-    if (fault.empty()) continue;
-    faults.push_back(placed(resolved, {key}, fault));
-    break;  // without run.directory there is no folder in it
-  }
-  if (const auto refused = data ? refusal_of([&] { require_usable_start(config, *data); }) : std::nullopt) {
-    faults.push_back(placed(resolved, keys_of_start(*refused), *refused));
-  }
+  std::vector<std::string> faults = start_faults(resolved, /*sound=*/true, data);
+  CheckedStart start;
+  const auto step = refusal_of([&] { start = check_step(config); });
+  // A table of costs is a file of the run, and of its step.
+  if (step && std::ranges::find(faults, *step) == faults.end()) faults.push_back(*step);
   if (!faults.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(faults, "\n")));
-
-  CheckedStart start = check_step(config);
   start.reading = reading_text(config, *data);
   return start;
+}
+
+std::vector<std::string> named_faults(const ResolvedConfig& resolved) {
+  std::optional<TokenDataset> none;
+  if (resolved.config.data.train.empty()) return {};
+  return start_faults(resolved, /*sound=*/false, none);
 }
 
 std::optional<std::string> misplaced_expert_nodes(const Config& config) {

@@ -21,8 +21,12 @@ struct CheckedStart {
 CheckedStart check_step(const Config& config);
 
 // Checks data files, run.directory and the starting point (checkpoint/start.h), then the step as check_step() does.
-// Throws Error (request) with all faults of the files, or with the first fault of the step.
+// Throws Error (request) with all faults of the files, and with the first fault of the step.
 CheckedStart check_start(const ResolvedConfig& resolved);
+
+// The faults of files and folders that a refused configuration names (read_values), a text each: of those that cannot
+// be opened, whatever the model is. None of a configuration for planning, without data.train.
+std::vector<std::string> named_faults(const ResolvedConfig& resolved);
 
 // A sentence if what a hierarchical dispatch takes for a node (parallelism.expert_nodes) is none of the hardware: other
 // numbers of ranks. Nothing on a CPU without hardware.ranks_per_node, where all ranks are threads of one machine.
