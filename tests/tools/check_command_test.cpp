@@ -40,6 +40,9 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
   ASSERT_EQ(weft("data tokenize late.jsonl --prompt q --key a --tokenizer byte --no-end --output late").exit_code, 0);
   put_changed("thin.toml", "intermediate_size = 24", "intermediate_size = 1");
   ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=saved").exit_code, 0);
+  for (const char* folder : {"taken/metrics.jsonl", "locked/run.lock"}) {
+    std::filesystem::create_directories(folder_ / folder);
+  }
   const std::vector<Broken> cases = {
       // Files of data, with the line of the name.
       {"gone.toml", "gone.toml:31:3: error: data.train: \"gone.txt\": No such file or directory"},
@@ -52,6 +55,9 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --run.directory=text.txt", "error: run.directory text.txt cannot be created: Not a directory"},
       {"run.toml --run.directory=text.txt/run", "error: run.directory text.txt/run cannot be created: Not a directory"},
       {"run.toml --run.directory=made/" + std::string(300, 'x'), "cannot be created: File name too long"},
+      {"run.toml --run.directory=/proc/x", "error: run.directory /proc/x cannot be created: "},
+      {"run.toml --run.directory=taken", "error: run.directory taken: metrics.jsonl is a folder"},
+      {"run.toml --checkpoint.directory=locked", "error: checkpoint.directory locked: run.lock is a folder"},
       {"run.toml --checkpoint.directory=text.txt",
        "error: checkpoint.directory text.txt cannot be created: Not a directory"},
       // What it validates.

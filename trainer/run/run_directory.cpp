@@ -170,6 +170,12 @@ std::string folder_fault(const std::filesystem::path& path, std::string_view key
         "with these weights checkpoint.start_from = \"{1}\"",
         key, path.string());
   }
+  std::vector<const char*> files = {run_lock_name};
+  if (key == "run.directory") files.insert(files.end(), {config_name, metrics_file, summary_file});
+  for (const char* file : files) {
+    if (!std::filesystem::is_directory(path / file, unknown)) continue;
+    return fmt::format("{} {}: {} is a folder, and a run writes a file of that name", key, path.string(), file);
+  }
   const auto text = [&](const std::string& why) {
     return fmt::format("{} {} cannot be created: {}", key, path.string(), why);
   };
@@ -183,7 +189,14 @@ std::string folder_fault(const std::filesystem::path& path, std::string_view key
     longest = std::max(longest, there.filename().native().size());
   }
   if (!std::filesystem::is_directory(there, error)) return text(std::strerror(ENOTDIR));
-  if (access(there.c_str(), W_OK | X_OK) != 0) return text(std::strerror(errno));
+  if (longest == 0) {
+    if (access(there.c_str(), W_OK | X_OK) != 0) return text(std::strerror(errno));
+  } else {
+    // Permissions are not all: nobody makes a folder in /proc.
+    std::string trial = (there / ".weft-XXXXXX").string();
+    if (mkdtemp(trial.data()) == nullptr) return text(std::strerror(errno));
+    rmdir(trial.c_str());
+  }
   const long most = pathconf(there.c_str(), _PC_NAME_MAX);
   if (most > 0 && longest > static_cast<std::size_t>(most)) return text(std::strerror(ENAMETOOLONG));
   return {};

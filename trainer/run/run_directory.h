@@ -93,7 +93,7 @@ struct RunRecord {
   std::optional<RunHashes> hashes = {};
 };
 
-// The reason why the folder that `key` names cannot be created or written to; empty if it can. Creates nothing.
+// The reason why the folder that `key` names cannot be created or written to; empty if it can. Leaves nothing behind.
 std::string folder_fault(const std::filesystem::path& path, std::string_view key);
 
 class RunDirectory {
