@@ -120,8 +120,13 @@ int run(int count, char** arguments) {
   } catch (const CLI::RuntimeError& ended) {
     return ended.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    if (program.get_subcommands().empty() && !program.remaining().empty()) {
-      weft::fail_request("weft: error: unknown command {}; see weft --help", program.remaining().front());
+    const CLI::App* group = &program;
+    std::string above;  // "bench "
+    for (; !group->get_subcommands().empty(); above += group->get_name() + " ")
+      group = group->get_subcommands().front();
+    if (group->get_require_subcommand_min() > 0 && !group->remaining().empty()) {
+      weft::fail_request("weft: error: unknown command {}{}; see weft {}--help", above, group->remaining().front(),
+                         above);
     }
     // Help and version end parsing by the same exception, with exit code 0.
     return program.exit(error) == 0 ? 0 : wrong_request;

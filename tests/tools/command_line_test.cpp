@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <regex>
 
 #include "tests/tools/program.h"
@@ -50,6 +52,13 @@ TEST_F(CommandLine, WrongArgumentsEndWithTwoAndAMessage) {
     EXPECT_NE(result.messages, "") << arguments;
   }
   EXPECT_NE(weft("chek run.toml").messages.find("unknown command chek"), std::string::npos);
+  for (const char* group : {"bench", "checkpoint", "data", "trace", "layout"}) {
+    const auto unknown = weft(std::string(group) + " collectives run.toml");
+    EXPECT_EQ(unknown.exit_code, 2) << group;
+    EXPECT_EQ(unknown.messages,
+              fmt::format("weft: error: unknown command {0} collectives; see weft {0} --help\n", group));
+    EXPECT_NE(weft(group).messages.find("A subcommand is required"), std::string::npos) << group;
+  }
   EXPECT_NE(weft("check run.toml --fast").messages.find("unknown option --fast"), std::string::npos);
   EXPECT_NE(weft("check run.toml --run.steps 5").messages.find("write --run.steps=value"), std::string::npos);
 }
