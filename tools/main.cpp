@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <initializer_list>
 #include <iostream>
-#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -185,9 +184,6 @@ int main(int count, char** arguments) {
     const bool request = error.kind() != weft::ErrorKind::failure;
     weft::say("{}{}\n", request ? "" : "weft: ", without_folders(error.what()));
     return request ? wrong_request : failed_run;
-  } catch (const std::bad_alloc&) {
-    weft::say("weft: out of memory: this needs more than the process is given (free, ulimit -v)\n");
-    return failed_run;
   } catch (const std::filesystem::filesystem_error& error) {
     // A path that cannot be is a fault of the request; a file system that fails later is none.
     bool request = false;
@@ -204,7 +200,7 @@ int main(int count, char** arguments) {
     weft::say("weft: {}\n", error.what());
     return failed_run;
   } catch (const std::exception& error) {
-    weft::say("weft: {}\n", error.what());
+    weft::say("weft: {}\n", weft::error_text(error));
     return failed_run;
   }
 }

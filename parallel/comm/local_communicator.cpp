@@ -113,7 +113,7 @@ void run_rank(const std::shared_ptr<LocalGroup>& world, int rank, const LocalRan
   } catch (const Error& error) {
     return run.fail_with(rank, error.kind(), error.what());
   } catch (const std::exception& error) {
-    return run.fail_with(rank, ErrorKind::failure, error.what());
+    return run.fail_with(rank, ErrorKind::failure, error_text(error));
   } catch (...) {
     return run.fail_with(rank, ErrorKind::failure, "threw something that is not a std::exception");
   }

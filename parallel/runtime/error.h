@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <new>
 #include <optional>
 #include <source_location>
 #include <stdexcept>
@@ -32,6 +34,12 @@ template <typename... Args>
 template <typename... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) {
   throw Error(ErrorKind::failure, fmt::format(text, std::forward<Args>(args)...));
+}
+
+// what() of any error, in words where the standard library has none.
+inline std::string error_text(const std::exception& error) {
+  const bool out_of_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return out_of_memory ? "out of memory: this needs more than the process is given (free, ulimit -v)" : error.what();
 }
 
 // States an assumption of the code. A violation is a fault of Weft itself; the message names the source location.

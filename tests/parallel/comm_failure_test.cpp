@@ -7,6 +7,7 @@
 #include <chrono>
 #include <ctime>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -61,6 +62,15 @@ TEST(Failure, OfOneRankWakesAllOthersAndIsTheOneReported) {
   EXPECT_EQ(report.message, "rank 5: the fifth one fell");
   EXPECT_EQ(report.kind, ErrorKind::request);
   EXPECT_LT(report.seconds, 2.0);
+}
+
+TEST(Failure, OfMemoryIsSaidInWords) {
+  const Report report = report_of(2, [](Communicator& world) {
+    if (world.rank() == 1) throw std::bad_alloc();
+    world.barrier();
+  });
+  EXPECT_EQ(report.message, "rank 1: out of memory: this needs more than the process is given (free, ulimit -v)");
+  EXPECT_EQ(report.kind, ErrorKind::failure);
 }
 
 TEST(Failure, ReachesRanksOfOtherGroupsAndThoseThatWaitForMessages) {

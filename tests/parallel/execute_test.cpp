@@ -29,7 +29,7 @@ Program small_program() {
 }
 
 // Writes what it is told to do, and fails where it is told to send.
-class Writer final : public ActionHandler {
+class Writer : public ActionHandler {
  public:
   explicit Writer(Log& log, bool fails = false) : log_(log), fails_(fails) {}
   void forward(int, int, ComputePart) override { log_.push_back("F"); }
@@ -104,6 +104,26 @@ TEST(Execute, AnActionThatFailsIsNamedAndDoesNotEnd) {
     EXPECT_STREQ(error.what(), "in 2SEND_F5: the line is cut");
   }
   EXPECT_EQ(log, Log{"a begins 0"});
+}
+
+// The word of the standard library would be "std::bad_alloc".
+TEST(Execute, AnActionThatFindsNoMemoryIsNamedToo) {
+  class Full final : public Writer {
+   public:
+    using Writer::Writer;
+    void gradient_norm() override { throw std::bad_alloc(); }
+  };
+  Program program = small_program();
+  program.ranks[0] = {{.op = Op::gradient_norm}};
+  Log log;
+  Full full(log);
+  try {
+    execute(program, program.ranks[0], full, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::failure);
+    EXPECT_TRUE(std::string(error.what()).starts_with("in GRAD_NORM: out of memory: ")) << error.what();
+  }
 }
 
 }  // namespace

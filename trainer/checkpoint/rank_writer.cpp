@@ -211,7 +211,7 @@ void RankWriter::work() {
     try {
       job();
     } catch (const std::exception& error) {
-      failure = error.what();
+      failure = error_text(error);
     }
     lock.lock();
     abandoned_ |= failure.has_value();

@@ -160,6 +160,8 @@ void execute(const Program& program, std::span<const Action> actions, ActionHand
       perform(program, actions[i], handler);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("in {}: {}", format_action(program, actions[i]), error.what()));
+    } catch (const std::bad_alloc& error) {
+      fail("in {}: {}", format_action(program, actions[i]), error_text(error));
     }
     for (auto observer = observers.rbegin(); observer != observers.rend(); ++observer) (*observer)->end(i);
   }
