@@ -59,6 +59,26 @@ class LayoutSweep : public ProgramTest {
     }
     return rows;
   }
+
+  // The row's words give the row's figures.
+  void expect_reproduced(const std::string& file, const SweepRow& row) const {
+    const auto result = weft("layout simulate " + file + " --json " + row.at("words"));
+    ASSERT_EQ(result.exit_code, 0) << row.at("words") << result.messages;
+    const auto found = nlohmann::json::parse(result.output)["variants"][0];
+    EXPECT_EQ(row.at("layout"), found["layout"].get<std::string>()) << row.at("words");
+    for (const char* key : {"seconds", "bubble", "exposed_gathers", "exposed_reductions"}) {
+      EXPECT_EQ(std::stod(row.at(key)), found[key].get<double>()) << key << " of " << row.at("words");
+    }
+    for (const char* key : {"peak_bytes", "fullest_rank", "gathers", "gathered_bytes", "reductions"}) {
+      EXPECT_EQ(std::stoll(row.at(key)), found[key].get<std::int64_t>()) << key << " of " << row.at("words");
+    }
+    std::int64_t sum = 0;
+    for (const auto& [bucket, bytes] : found["peak"].items()) {
+      EXPECT_EQ(std::stoll(row.at(bucket)), bytes.get<std::int64_t>()) << bucket;
+      sum += bytes.get<std::int64_t>();
+    }
+    EXPECT_EQ(sum, std::stoll(row.at("peak_bytes")));
+  }
 };
 
 constexpr const char* lists =
@@ -96,26 +116,25 @@ TEST_F(LayoutSweep, OneRowForEachValidCombination) {
 TEST_F(LayoutSweep, WordsReproduceTheFigures) {
   ASSERT_EQ(weft(std::string("layout sweep run.toml --csv all.csv ") + lists).exit_code, 0);
   const std::vector<SweepRow> all = rows("all.csv");
-  for (std::size_t i = 0; i < all.size(); i += 7) {
-    const SweepRow& row = all[i];
-    const auto result = weft("layout simulate run.toml --json " + row.at("words"));
-    ASSERT_EQ(result.exit_code, 0) << result.messages;
-    const auto found = nlohmann::json::parse(result.output)["variants"][0];
-    EXPECT_EQ(std::stod(row.at("seconds")), found["seconds"].get<double>()) << row.at("words");
-    EXPECT_EQ(std::stod(row.at("bubble")), found["bubble"].get<double>());
-    EXPECT_EQ(std::stod(row.at("exposed_gathers")), found["exposed_gathers"].get<double>());
-    EXPECT_EQ(std::stod(row.at("exposed_reductions")), found["exposed_reductions"].get<double>());
-    for (const char* key : {"peak_bytes", "fullest_rank", "gathers", "gathered_bytes", "reductions"}) {
-      EXPECT_EQ(std::stoll(row.at(key)), found[key].get<std::int64_t>()) << key;
-    }
-    std::int64_t sum = 0;
-    for (const auto& [bucket, bytes] : found["peak"].items()) {
-      EXPECT_EQ(std::stoll(row.at(bucket)), bytes.get<std::int64_t>()) << bucket;
-      sum += bytes.get<std::int64_t>();
-    }
-    EXPECT_EQ(sum, std::stoll(row.at("peak_bytes")));
-    EXPECT_EQ(row.at("layout"), found["layout"].get<std::string>());
+  for (std::size_t i = 0; i < all.size(); i += 7) expect_reproduced("run.toml", all[i]);
+}
+
+// Under a budget the blocks of an automatic layout are dealt with the timing: the layout without a limit is tried
+// first.
+TEST_F(LayoutSweep, WordsReproduceTheFiguresOfSolvedTimings) {
+  const std::string file = "'" WEFT_SOURCE_DIR "/configs/layouts_h200.toml'";
+  const auto result = weft("layout sweep " + file +
+                           " --csv all.csv --schedules 1f1b,zb_h1,zbv --chunks 1,2 --layouts 'auto,Eddee|e*4|e*4|e*4L' "
+                           "--residencies auto,step --budgets '18 GiB,24 GiB'");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const std::vector<SweepRow> all = rows("all.csv");
+  std::map<std::string, std::set<std::string>> layouts;  // by residency
+  for (const SweepRow& row : all) {
+    expect_reproduced(file, row);
+    layouts[row.at("residency")].insert(row.at("layout"));
   }
+  // The given layout, and at least two that were dealt.
+  for (const char* residency : {"auto", "step"}) EXPECT_GE(layouts[residency].size(), 3u) << residency;
 }
 
 TEST_F(LayoutSweep, TakesEverySchedule) {
@@ -187,7 +206,8 @@ TEST_F(LayoutSweep, RanksByTimeAndFindsTheFront) {
         all, [&](const SweepRow& other) { return figures(other).first * model_error.apart <= figures(row).first; });
     EXPECT_EQ(std::stoi(row.at("tied_rank")), 1 + surely_faster) << row.at("words");
   }
-  EXPECT_NE(result.output.find("\nmodelled for cpu: no published run is behind it"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("\nmodelled for cpu: no published run is behind it"), std::string::npos)
+      << result.output;
   EXPECT_EQ(ranks.size(), all.size());
   EXPECT_EQ(*ranks.begin(), 1);
   EXPECT_EQ(*ranks.rbegin(), static_cast<int>(all.size()));

@@ -12,6 +12,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/planning/planned_variants.h"
 #include "trainer/planning/remedies.h"
 #include "trainer/planning/search_space.h"
@@ -177,15 +178,18 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   Sweep sweep;
   sweep.choices = choices.size();
   const Config base = read_config(file, common).config;
-  // Results by all settings that distinguish combinations, with the layout as it was dealt.
+  // Results by all settings that distinguish combinations, with the layout as it was dealt, or "auto".
   std::map<std::tuple<std::string, int, std::string, std::string, std::string, std::int64_t>, StepForecast> known;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const auto refused = refusal_of([&] {
       SweepPoint point;
       point.words = words_of_choice(choices[i], base);
       Config config = read_config(file, merged_words(common, point.words)).config;
-      config.pipeline.layout = to_string(stage_layout(config), config.model);
-      config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
+      // Under a budget the blocks of an automatic layout are dealt together with the timing (ResolvedRun::solve).
+      if (!is_solved(config) || !has_automatic_layout(config)) {
+        config.pipeline.layout = to_string(stage_layout(config), config.model);
+        config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
+      }
       point.schedule = config.pipeline.schedule;
       point.chunks = config.pipeline.chunks;
       point.residency = choices[i][SweepAxis::residency].value_or(to_string(config.shard.residency));
