@@ -45,7 +45,9 @@ class TraceCommand : public ProgramTest {
 TEST_F(TraceCommand, AddsUpTheStepsOfARun) {
   put("run.toml", small_run);
   put("text.txt", std::string(20'000, 'w'));
-  const auto trained = weft("train run.toml --model.layers='d e' --profiling.first_step=2 --profiling.last_step=3");
+  const auto trained = weft(
+      "train run.toml --model.layers='d e' --pipeline.schedule=combined_1f1b --training.recompute=experts "
+      "--profiling.first_step=2 --profiling.last_step=3");
   ASSERT_EQ(trained.exit_code, 0) << trained.messages;
   std::string directory;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {

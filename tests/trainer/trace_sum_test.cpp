@@ -142,6 +142,35 @@ TEST(TraceSums, CountWorkOnce) {
   EXPECT_EQ(by("work,step"), (Seconds{{"1", 12.0}, {"2", 12.0}}));
 }
 
+// A forward in two parts, and between them an exchange of rows on a lane of its own.
+TEST(TraceSums, CountWorkInThePartAroundIt) {
+  RankTrace trace;
+  const auto add = [](std::vector<TraceSpan>& spans, const char* name, Lane lane, double begin, double end,
+                      const char* inside = "") {
+    spans.push_back({name, lane, 2, 0, 0, begin, end, inside});
+  };
+  const char *experts = "PP:0F blocks.0.experts", *rows = "PP:0ROWS_F blocks.0.experts";
+  add(trace.spans, experts, Lane::compute, 1.0, 3.0);
+  add(trace.spans, rows, Lane::exchange, 3.5, 6.5);
+  add(trace.spans, experts, Lane::compute, 7.0, 12.0);
+  add(trace.work, "route", Lane::compute, 1.0, 2.5, experts);
+  add(trace.work, "exchange", Lane::compute, 3.0, 3.25, rows);
+  add(trace.work, "products", Lane::compute, 7.5, 10.5, experts);
+  add(trace.work, "combine", Lane::compute, 11.0, 12.0, experts);
+  const std::vector<TimedSpan> spans = timed_spans({&trace, 1});
+  const std::vector<TraceSum> sums = sum_spans(spans, parse_trace_keys("phase,work"));
+  std::map<std::vector<std::string>, double> seconds;
+  for (const TraceSum& sum : sums) {
+    seconds[sum.labels] = sum.seconds;
+    EXPECT_GE(sum.least, 0.0) << sum.labels.back();
+  }
+  EXPECT_EQ(seconds, (std::map<std::vector<std::string>, double>{{{"F", "route"}, 1.5},
+                                                                 {{"F", "products"}, 3.0},
+                                                                 {{"F", "combine"}, 1.0},
+                                                                 {{"F", "-"}, 1.5},
+                                                                 {{"rows", "-"}, 3.0}}));
+}
+
 TEST(TraceSums, AreByLabelsThatThereAre) {
   for (const char* keys : {"", "phases", "phase,", "phase,,family", " phase"}) {
     EXPECT_THROW(parse_trace_keys(keys), Error) << keys;

@@ -112,22 +112,28 @@ ActionLabels labels_of(std::string_view name) {
 std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
   std::vector<TimedSpan> spans;
   for (const RankTrace& trace : traces) {
-    // An action with work inside occurs once in a step.
+    // A computation in parts has several actions of one name.
     using Key = std::tuple<std::int64_t, std::optional<int>, std::string_view>;
-    std::map<Key, double> seconds_of_work;
-    for (const TraceSpan& span : trace.work) {
-      TimedSpan timed = timed_span(trace.rank, span);
-      timed.name = span.inside;
-      timed.work = span.name;
-      timed.is_work = true;
-      seconds_of_work[{span.step, span.microbatch, span.inside}] += timed.seconds;
-      spans.push_back(std::move(timed));
-    }
+    std::multimap<Key, std::pair<const TraceSpan*, std::size_t>> actions;  // and their places in `spans`
     for (const TraceSpan& span : trace.spans) {
       if (!span.lane && span.name == "step") continue;
-      TimedSpan timed = timed_span(trace.rank, span);
-      const auto work = seconds_of_work.find({span.step, span.microbatch, span.name});
-      if (work != seconds_of_work.end()) timed.work_seconds = work->second;
+      actions.emplace(Key(span.step, span.microbatch, span.name), std::pair(&span, spans.size()));
+      spans.push_back(timed_span(trace.rank, span));
+    }
+    for (const TraceSpan& work : trace.work) {
+      // The middle, because a file rounds begin and end.
+      const double middle = (work.begin + work.end) / 2.0;
+      const auto [first, last] = actions.equal_range({work.step, work.microbatch, work.inside});
+      const auto around = std::find_if(first, last, [&](const auto& entry) {
+        return entry.second.first->begin <= middle && middle <= entry.second.first->end;
+      });
+      // Work is timed on the compute lane. Work in an action of another lane may lie beside the action's span.
+      if (around == last) continue;
+      TimedSpan timed = timed_span(trace.rank, work);
+      timed.name = work.inside;
+      timed.work = work.name;
+      timed.is_work = true;
+      spans[around->second.second].work_seconds += timed.seconds;
       spans.push_back(std::move(timed));
     }
   }
