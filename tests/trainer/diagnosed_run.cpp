@@ -1,9 +1,13 @@
 #include "tests/trainer/diagnosed_run.h"
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <memory>
+#include <string_view>
 #include <thread>
 
+#include "parallel/runtime/outside_text.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/step_costs.h"
@@ -74,6 +78,7 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
       sharded_dense, "base.toml",
       overrides + Overrides{fmt::format("data.train=[\"{}\"]", (folder / "text.txt").string()),
                             fmt::format("run.directory=\"{}\"", folder.path().string()), "checkpoint.at_end=false"});
+  EXPECT_EQ(resolved.unread, std::vector<std::string>{});
   const Config& config = resolved.config;
   RunDirectory directory(folder.path());
   std::vector<std::unique_ptr<PaddedCompute>> padded(static_cast<std::size_t>(config.parallelism.world()));
@@ -138,7 +143,12 @@ Diagnosed diagnosed(const Overrides& overrides, const HardwareConfig& hardware, 
 
 Overrides changes_of(const DiagnosedFault& finding) {
   Overrides overrides;
-  for (const SettingChange& change : finding.changes) overrides.push_back(change.setting + "=" + change.value);
+  for (const SettingChange& change : finding.changes) {
+    for (std::string_view setting : parts_between(change.setting, ',')) {
+      setting.remove_prefix(setting.find_first_not_of(' '));
+      overrides.push_back(fmt::format("{}={}", setting, change.value));
+    }
+  }
   return overrides;
 }
 

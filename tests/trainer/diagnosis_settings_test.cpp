@@ -86,6 +86,13 @@ const std::vector<SettingFault> setting_faults = {
      mixture + Overrides{"parallelism.expert=2"},
      {"shard.wrap=\"half_block\""},
      {"shard.wrap=\"minimum_bytes 64000\""}},
+    // The root family has units only where a family has wrap "root".
+    {"units_too_small",
+     "dense_of_their_own",
+     {},
+     {"shard.dense.wrap=\"half_block\""},
+     {"shard.dense.wrap=\"minimum_bytes 64000\"", "shard.embedding.wrap=\"minimum_bytes 64000\"",
+      "shard.head.wrap=\"minimum_bytes 64000\""}},
     {"gathers_in_fp32", "dense", {}, {"precision.compute=\"float32\""}, {"precision.compute=\"bfloat16\""}},
     {"gathers_in_fp32",
      "hybrid",

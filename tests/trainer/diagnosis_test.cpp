@@ -466,7 +466,7 @@ TEST(Diagnosis, NamesTheSettingsOfFamilies) {
   };
   const Overrides dropped = pipelined_dense + timing_written_out;
   EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.dense.residency=\"keep_after_forward\""}),
-            "shard.dense.residency, shard.embedding.residency, shard.head.residency, shard.root.residency");
+            "shard.dense.residency, shard.embedding.residency, shard.head.residency");
   EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.head.residency=\"step\""}), "shard.residency");
   EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.dense.compute=\"float32\""}),
             "precision.dense.compute");

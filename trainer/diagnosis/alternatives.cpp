@@ -5,29 +5,30 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
 
-// About the families of the model for which `holds` is true. "SECTION.KEY" if all have the value of that key, otherwise
-// the keys of the families.
+// About the families that read the key and for which `holds` is true. "SECTION.KEY" if all have the value of that key,
+// otherwise the keys of the families. Empty if there is no such family.
 template <typename Holds>
 std::string setting_of(const Config& config, std::string_view section, std::string_view key, const Holds& holds) {
   const std::vector<ConfigKey> schema = config_schema();
-  const auto value_of = [&](const std::string& path) {
-    return std::ranges::find(schema, path, &ConfigKey::path)->write(config);
-  };
+  const auto key_of = [&](const std::string& path) { return *std::ranges::find(schema, path, &ConfigKey::path); };
   const std::string general = fmt::format("{}.{}", section, key);
   std::vector<std::string> own;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (!has_family(config, family) || !holds(family)) continue;
-    own.push_back(fmt::format("{}.{}.{}", section, name_of(family), key));
+    // Without wrap "root", which a change of wrap replaces, no unit is of the root family.
+    if (!holds(family) || (family == Family::root && key == "wrap")) continue;
+    const std::string path = fmt::format("{}.{}.{}", section, name_of(family), key);
+    if (!missing_for(key_of(path), config)) own.push_back(path);
   }
-  const bool inherited =
-      std::ranges::all_of(own, [&](const std::string& path) { return value_of(path) == value_of(general); });
+  if (own.empty()) return {};
+  const bool inherited = std::ranges::all_of(
+      own, [&](const std::string& path) { return key_of(path).write(config) == key_of(general).write(config); });
   return inherited ? general : fmt::format("{}", fmt::join(own, ", "));
 }
 

@@ -24,8 +24,9 @@ std::optional<ProgramFigures> figures_of(const Config& config);
 // The same after a change of all policies.
 std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change);
 
-// The settings of a key of [shard] with a value for which `holds` is true, of families that the model has. That is
-// "shard.KEY" if all these families have the default's value, otherwise the keys of the families.
+// The settings of a key of [shard] with a value for which `holds` is true, of families that read the key. That is
+// "shard.KEY" if all these families have the default's value, otherwise the keys of the families. Empty if there is no
+// such family.
 std::string policy_setting(const Config& config, std::string_view key,
                            const std::function<bool(const ShardPolicy&)>& holds);
 // The same for precision.compute and families that compute in float32.

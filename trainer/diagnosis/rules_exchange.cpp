@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/diagnose.h"
@@ -44,10 +45,9 @@ std::optional<std::string> hidden(const RunEvidence& evidence) {
 std::vector<SettingChange> deferring_changes(const Config& config) {
   std::vector<SettingChange> changes;
   const auto change = [&](std::string_view key, const char* value, const auto& holds) {
-    const bool held = std::ranges::any_of(config.shard_by_family, [&](const auto& entry) {
-      return has_family(config, entry.first) && holds(entry.second);
-    });
-    if (held) changes.push_back({policy_setting(config, key, holds), value});
+    if (std::string setting = policy_setting(config, key, holds); !setting.empty()) {
+      changes.push_back({std::move(setting), value});
+    }
   };
   const auto by_strategy = [](const ShardPolicy& policy) {
     return policy.strategy == ShardStrategy::shard_grad_op && policy.reduction.kind == ReductionKind::by_strategy;
