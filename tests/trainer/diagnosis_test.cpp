@@ -466,13 +466,17 @@ TEST(Diagnosis, NamesTheSettingsOfFamilies) {
   };
   const Overrides dropped = pipelined_dense + timing_written_out;
   EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.dense.residency=\"keep_after_forward\""}),
-            "shard.dense.residency, shard.embedding.residency, shard.head.residency");
+            "shard.residency, shard.dense.residency");
   EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.head.residency=\"step\""}), "shard.residency");
   EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.dense.compute=\"float32\""}),
             "precision.dense.compute");
-  EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.compute=\"float32\"",
-                                                               "precision.head.compute=\"bfloat16\""}),
+  EXPECT_EQ(settings_of("gathers_in_fp32",
+                        dropped + Overrides{"precision.compute=\"float32\"", "precision.head.compute=\"bfloat16\""}),
             "precision.compute");
+  // Written for the family, although it is the value that the family would inherit.
+  EXPECT_EQ(settings_of("gathers_in_fp32",
+                        dropped + Overrides{"precision.compute=\"float32\"", "precision.dense.compute=\"float32\""}),
+            "precision.compute, precision.dense.compute");
 }
 
 // What costs most comes first: the same two faults on links with little and with much latency.

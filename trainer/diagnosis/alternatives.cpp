@@ -12,24 +12,26 @@
 namespace weft {
 namespace {
 
-// About the families that read the key and for which `holds` is true. "SECTION.KEY" if all have the value of that key,
-// otherwise the keys of the families. Empty if there is no such family.
+// About the families that read the key and for which `holds` is true. The keys of those with a value of their own
+// written, after "SECTION.KEY" if another one inherits it. Empty if there is no such family.
 template <typename Holds>
-std::string setting_of(const Config& config, std::string_view section, std::string_view key, const Holds& holds) {
+std::string setting_of(const RunEvidence& evidence, std::string_view section, std::string_view key,
+                       const Holds& holds) {
   const std::vector<ConfigKey> schema = config_schema();
-  const auto key_of = [&](const std::string& path) { return *std::ranges::find(schema, path, &ConfigKey::path); };
-  const std::string general = fmt::format("{}.{}", section, key);
-  std::vector<std::string> own;
-  for (const auto& [family, policy] : config.shard_by_family) {
+  std::vector<std::string> general, own;
+  for (const auto& [family, policy] : evidence.config().shard_by_family) {
     // Without wrap "root", which a change of wrap replaces, no unit is of the root family.
     if (!holds(family) || (family == Family::root && key == "wrap")) continue;
     const std::string path = fmt::format("{}.{}.{}", section, name_of(family), key);
-    if (!missing_for(key_of(path), config)) own.push_back(path);
+    if (missing_for(*std::ranges::find(schema, path, &ConfigKey::path), evidence.config())) continue;
+    if (evidence.run.said.contains(path)) {
+      own.push_back(path);
+    } else {
+      general = {fmt::format("{}.{}", section, key)};
+    }
   }
-  if (own.empty()) return {};
-  const bool inherited = std::ranges::all_of(
-      own, [&](const std::string& path) { return key_of(path).write(config) == key_of(general).write(config); });
-  return inherited ? general : fmt::format("{}", fmt::join(own, ", "));
+  general.insert(general.end(), own.begin(), own.end());
+  return fmt::format("{}", fmt::join(general, ", "));
 }
 
 }  // namespace
@@ -69,14 +71,15 @@ std::optional<ProgramFigures> figures_with(Config config, const std::function<vo
   return figures_of(config);
 }
 
-std::string policy_setting(const Config& config, std::string_view key,
+std::string policy_setting(const RunEvidence& evidence, std::string_view key,
                            const std::function<bool(const ShardPolicy&)>& holds) {
-  return setting_of(config, "shard", key, [&](Family family) { return holds(config.shard_by_family.at(family)); });
+  return setting_of(evidence, "shard", key,
+                    [&](Family family) { return holds(evidence.config().shard_by_family.at(family)); });
 }
 
-std::string float32_setting(const Config& config) {
-  return setting_of(config, "precision", "compute",
-                    [&](Family family) { return config.precision_of(family).compute == DType::float32; });
+std::string float32_setting(const RunEvidence& evidence) {
+  return setting_of(evidence, "precision", "compute",
+                    [&](Family family) { return evidence.config().precision_of(family).compute == DType::float32; });
 }
 
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware) {

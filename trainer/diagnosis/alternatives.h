@@ -24,13 +24,13 @@ std::optional<ProgramFigures> figures_of(const Config& config);
 // The same after a change of all policies.
 std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change);
 
-// The settings of a key of [shard] with a value for which `holds` is true, of families that read the key. That is
-// "shard.KEY" if all these families have the default's value, otherwise the keys of the families. Empty if there is no
-// such family.
-std::string policy_setting(const Config& config, std::string_view key,
+// The settings of a key of [shard] with a value for which `holds` is true, of families that read the key. These are the
+// keys of families with a value written for themselves, after "shard.KEY" if another of the families inherits it. Empty
+// if there is no such family.
+std::string policy_setting(const RunEvidence& evidence, std::string_view key,
                            const std::function<bool(const ShardPolicy&)>& holds);
 // The same for precision.compute and families that compute in float32.
-std::string float32_setting(const Config& config);
+std::string float32_setting(const RunEvidence& evidence);
 
 // The configuration with data_shard split into the fewest replicas that keep every shard group inside a node. Absent if
 // no shard group crosses nodes, or if no split that still shards achieves it.

@@ -42,10 +42,10 @@ std::optional<std::string> hidden(const RunEvidence& evidence) {
 
 // What defer_reductions() changes, in settings. Gradients in shards are reduced by every microbatch whatever
 // `reduction` says.
-std::vector<SettingChange> deferring_changes(const Config& config) {
+std::vector<SettingChange> deferring_changes(const RunEvidence& evidence) {
   std::vector<SettingChange> changes;
   const auto change = [&](std::string_view key, const char* value, const auto& holds) {
-    if (std::string setting = policy_setting(config, key, holds); !setting.empty()) {
+    if (std::string setting = policy_setting(evidence, key, holds); !setting.empty()) {
       changes.push_back({std::move(setting), value});
     }
   };
@@ -128,7 +128,7 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), "config.toml", Basis::predicted},
                       memory_line(evidence, "waiting", more)};
-  finding.changes = deferring_changes(config);
+  finding.changes = deferring_changes(evidence);
   return RuleVerdict::found(std::move(finding));
 }
 

@@ -85,7 +85,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   };
   if (!lanes_take_turns(config)) finding.step = waiting_cost(evidence, of_whole, "gathers of these units");
   finding.changes = {
-      {policy_setting(config, "wrap", [](const ShardPolicy& policy) { return policy.wrap.kind != WrapKind::block; }),
+      {policy_setting(evidence, "wrap", [](const ShardPolicy& policy) { return policy.wrap.kind != WrapKind::block; }),
        "\"block\""}};
   return RuleVerdict::found(std::move(finding));
 }
@@ -125,7 +125,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{}", kept->gather_bytes), metrics_file},
       memory_line(evidence, "keeping", more)};
-  finding.changes = {{policy_setting(config, "residency",
+  finding.changes = {{policy_setting(evidence, "residency",
                                      [](const ShardPolicy& policy) {
                                        return policy.residency.kind != Residency::step ||
                                               !policy.residency_by_stage.empty();
@@ -174,8 +174,8 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
       {"gathers of a step, all ranks", fmt::format("{}", gathers), fmt::format("{} when merged", merged->gathers),
        metrics_file},
       memory_line(evidence, "merging", more)};
-  finding.changes = {{policy_setting(evidence.config(), "wrap", [](const ShardPolicy&) { return true; }),
-                      "\"" + to_string(wrap) + "\""}};
+  finding.changes = {
+      {policy_setting(evidence, "wrap", [](const ShardPolicy&) { return true; }), "\"" + to_string(wrap) + "\""}};
   return RuleVerdict::found(std::move(finding));
 }
 
@@ -199,7 +199,7 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
     finding.memory = predicted_excess(evidence, *narrow, "in 16 bits");
   }
   const bool on_cpu = evidence.config().run.device == DeviceKind::cpu;
-  finding.changes = {{float32_setting(evidence.config()), "\"bfloat16\"",
+  finding.changes = {{float32_setting(evidence), "\"bfloat16\"",
                       fmt::format("parameters, gradients' sums and optimizer stay in float32{}",
                                   on_cpu ? "; a CPU may compute slower in it: weft bench step tells" : "")}};
   return RuleVerdict::found(std::move(finding));
@@ -232,8 +232,7 @@ RuleVerdict check_lookahead(const RunEvidence& evidence) {
                        fmt::format("{} with a lookahead of 1", ahead->late_gathers), "config.toml", Basis::predicted}};
   finding.step = waiting_cost(evidence, late, "these gathers");
   finding.changes = {
-      {policy_setting(evidence.config(), "lookahead", [](const ShardPolicy& policy) { return policy.lookahead == 0; }),
-       "1"}};
+      {policy_setting(evidence, "lookahead", [](const ShardPolicy& policy) { return policy.lookahead == 0; }), "1"}};
   return RuleVerdict::found(std::move(finding));
 }
 

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
@@ -171,7 +172,9 @@ RunOutputs read_run(const std::filesystem::path& directory) {
   RunOutputs run;
   run.directory = directory;
   const std::string text = read_text(directory / "config.toml");
-  run.config = read_config_text(text, (directory / "config.toml").string()).config;
+  ResolvedConfig resolved = read_config_text(text, (directory / "config.toml").string());
+  run.config = std::move(resolved.config);
+  run.said = std::move(resolved.said);
   run.steps = read_metrics(directory / metrics_file);
   const auto summary = directory / summary_file;
   if (std::filesystem::exists(summary)) read_summary(summary, checksum_text(checksum(text)), run);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trainer/config/config.h"
+#include "trainer/config/config_value.h"
 #include "trainer/measure/measured_costs.h"
 #include "trainer/rank/metrics.h"
 
@@ -25,6 +27,7 @@ struct RunOutputs {
   std::vector<RankMemory> memory;  // by rank; empty if the run has no summary.json of this configuration yet
   bool earlier_summary = false;    // its summary.json is of another configuration than config.toml
   std::vector<RankTrace> traces;   // of the ranks that have a trace file
+  std::map<std::string, ConfigValue> said = {};  // the written values of config.toml, by path
 };
 
 // Throws Error (request), with `before` in front of its text, unless config.toml and metrics.jsonl are there.
