@@ -166,12 +166,35 @@ TEST_F(TraceCommand, RefusesTheTracesOfOtherWork) {
   train("--run.steps=3");
   EXPECT_EQ(weft("trace costs traced").exit_code, 0);
   EXPECT_EQ(weft("diagnose traced").exit_code, 0);
+  EXPECT_EQ(weft("trace sum traced").exit_code, 0);
   train("--run.steps=4 --precision.compute=bfloat16");
-  for (const char* command : {"trace costs traced", "diagnose traced", "layout simulate run.toml --costs traced"}) {
+  for (const char* command :
+       {"trace costs traced", "trace sum traced", "diagnose traced", "layout simulate run.toml --costs traced"}) {
     const auto refused = weft(command);
     EXPECT_EQ(refused.exit_code, 2) << command;
     EXPECT_NE(refused.messages.find("was recorded with other work"), std::string::npos) << command << refused.messages;
   }
+  EXPECT_EQ(weft("trace sum traced/trace_rank0.json").exit_code, 0) << "a file says what it is of";
+}
+
+// The rank in the file counts, so a copy would count a rank twice.
+TEST_F(TraceCommand, RefusesTheTraceOfAnotherRank) {
+  put("run.toml", small_run);
+  put("text.txt", std::string(20'000, 'w'));
+  const auto trained =
+      weft("train run.toml --run.directory=traced --run.steps=2 --profiling.first_step=2 --profiling.last_step=2");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  std::filesystem::copy_file(folder_ / "traced/trace_rank0.json", folder_ / "traced/trace_rank1.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  for (const char* command : {"trace sum traced", "trace costs traced", "diagnose traced"}) {
+    const auto refused = weft(command);
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(refused.messages.find("trace_rank1.json is the trace of rank 0"), std::string::npos) << refused.messages;
+  }
+  std::filesystem::remove(folder_ / "traced/config.toml");
+  EXPECT_EQ(weft("trace sum traced").exit_code, 2);
+  std::filesystem::remove(folder_ / "traced/trace_rank1.json");
+  EXPECT_EQ(weft("trace sum traced").exit_code, 0);
 }
 
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {

@@ -212,30 +212,22 @@ struct SumRequest {
   bool json = false;
 };
 
-std::vector<TimedSpan> spans_in(const std::string& file) {
-  if (std::filesystem::path(file).extension() == ".sqlite") return read_nsys_export(file);
-  const RankTrace trace = parse_chrome_trace(read_text(file), file);
-  return timed_spans({&trace, 1});
-}
-
 // The file itself; of a run's directory, the traces of all its ranks.
-std::set<std::string> trace_files(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) return {path};
-  std::set<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("trace_rank") && name.ends_with(".json")) files.insert(entry.path().string());
-  }
-  if (files.empty()) {
-    fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps", path);
-  }
-  return files;
+std::vector<RankTrace> traces_at(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return {parse_chrome_trace(read_text(path), path.string())};
+  const std::filesystem::path file = path / "config.toml";
+  if (!std::filesystem::exists(file)) return read_traces(path);
+  const Config config = read_config(file).config;
+  std::vector<RankTrace> traces = read_traces(path, config.parallelism.world());
+  for (const RankTrace& trace : traces) require_traced_work(config, trace);
+  return traces;
 }
 
 std::vector<TimedSpan> spans_of(const std::vector<std::string>& paths) {
   std::vector<TimedSpan> spans;
   for (const std::string& path : paths) {
-    for (const std::string& file : trace_files(path)) std::ranges::move(spans_in(file), std::back_inserter(spans));
+    const bool exported = std::filesystem::path(path).extension() == ".sqlite";
+    std::ranges::move(exported ? read_nsys_export(path) : timed_spans(traces_at(path)), std::back_inserter(spans));
   }
   return spans;
 }

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/medians.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
@@ -190,10 +193,22 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
 }
 
 std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int world) {
+  constexpr std::string_view before = "trace_rank", behind = ".json";
+  std::map<int, std::string> files;
+  std::error_code unreadable;  // then there are none
+  for (const auto& entry : std::filesystem::directory_iterator(run_directory, unreadable)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(before) || !name.ends_with(behind)) continue;
+    const auto number = std::string_view(name).substr(before.size(), name.size() - before.size() - behind.size());
+    const auto rank = parsed_number<int>(number);
+    if (rank && *rank < world) files.emplace(*rank, entry.path().string());
+  }
   std::vector<RankTrace> traces;
-  for (int rank = 0; rank < world; ++rank) {
-    const std::filesystem::path file = run_directory / fmt::format("trace_rank{}.json", rank);
-    if (std::filesystem::exists(file)) traces.push_back(parse_chrome_trace(read_text(file), file.string()));
+  for (const auto& [rank, file] : files) {
+    traces.push_back(parse_chrome_trace(read_text(file), file));
+    if (traces.back().rank == rank) continue;
+    fail_request("{} is the trace of rank {}, renamed or copied; remove it, or trace the run again", file,
+                 traces.back().rank);
   }
   return traces;
 }
@@ -205,15 +220,19 @@ std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, i
                run_directory.string());
 }
 
-std::vector<TracedAction> traced_actions(const Config& config, const Program& program, const RankTrace& trace) {
-  const Mesh mesh(config.parallelism);
-  require_rank(mesh, trace);
+void require_traced_work(const Config& config, const RankTrace& trace) {
   if (!trace.work_hash.empty() && trace.work_hash != work_hash(config)) {
     fail_request(
         "trace_rank{}.json was recorded with other work than config.toml has: the trace is of another configuration; "
         "remove the run's traces, or trace it again",
         trace.rank);
   }
+}
+
+std::vector<TracedAction> traced_actions(const Config& config, const Program& program, const RankTrace& trace) {
+  const Mesh mesh(config.parallelism);
+  require_rank(mesh, trace);
+  require_traced_work(config, trace);
   const auto& actions = program.ranks[mesh.coordinates(trace.rank).pp];
   const auto names = range_names(program, actions);
   std::vector<TracedAction> traced;

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,10 +37,14 @@ struct RankTrace {
 // parts.
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name);
 
-// Reads the traces in the directory of a run of `world` ranks (run_directory.h); some ranks may have none.
-std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int world);
+inline constexpr int any_world = std::numeric_limits<int>::max();
+// Reads the traces in the directory of a run of `world` ranks (run_directory.h), by rank; some ranks may have none.
+// Throws Error (request) if a file is named after another rank than its trace.
+std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int world = any_world);
 // The same; throws Error (request) if there is no trace at all.
-std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world);
+std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world = any_world);
+// Throws Error (request) if the traced configuration had other work (work_hash in resolved_run.h).
+void require_traced_work(const Config& config, const RankTrace& trace);
 
 // A span of an action, with the action's position in the rank's list.
 struct TracedAction {
