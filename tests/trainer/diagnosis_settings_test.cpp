@@ -2,6 +2,8 @@
 // proposed, made, leaves nothing to find.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/trainer/diagnosed_run.h"
 
 namespace weft {
@@ -169,6 +171,38 @@ TEST_P(SettingFaults, AreNamedAloneAndTheirChangeMendsThem) {
 
 INSTANTIATE_TEST_SUITE_P(Diagnosis, SettingFaults, ::testing::ValuesIn(setting_faults),
                          [](const auto& instance) { return instance.param.rule + "_" + instance.param.stack; });
+
+// A family with a value of its own is not reached by the default's key, so the change names its key too. A family
+// without the fault may have one.
+TEST(Diagnosis, NamesTheSettingsOfFamilies) {
+  const auto settings_of = [](const std::string& rule, const Overrides& overrides) {
+    const Diagnosed found = diagnosed(overrides, {.memory = std::int64_t{1} << 30});
+    const auto finding = std::ranges::find(found.diagnosis.findings, rule, &DiagnosedFault::rule);
+    return finding != found.diagnosis.findings.end() ? finding->changes.at(0).setting : found.text;
+  };
+  const Overrides dropped = pipelined_dense + deferred + Overrides{"shard.residency=\"reshard_after_use\""};
+  EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.dense.residency=\"keep_after_forward\""}),
+            "shard.residency, shard.dense.residency");
+  // The root family inherits still, and has no units.
+  EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.dense.residency=\"keep_after_forward\"",
+                                                                "shard.embedding.residency=\"keep_after_forward\"",
+                                                                "shard.head.residency=\"keep_after_forward\""}),
+            "shard.dense.residency, shard.embedding.residency, shard.head.residency");
+  // It has units where a family has wrap "root", and none where that changes.
+  EXPECT_EQ(
+      settings_of("root_only_units", dropped + Overrides{"shard.dense.wrap=\"root\"", "shard.root.wrap=\"parameter\""}),
+      "shard.dense.wrap");
+  EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.head.residency=\"step\""}), "shard.residency");
+  EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.dense.compute=\"float32\""}),
+            "precision.dense.compute");
+  EXPECT_EQ(settings_of("gathers_in_fp32",
+                        dropped + Overrides{"precision.compute=\"float32\"", "precision.head.compute=\"bfloat16\""}),
+            "precision.compute");
+  // Written for the family, although it is the value that the family would inherit.
+  EXPECT_EQ(settings_of("gathers_in_fp32",
+                        dropped + Overrides{"precision.compute=\"float32\"", "precision.dense.compute=\"float32\""}),
+            "precision.compute, precision.dense.compute");
+}
 
 // The same check on healthy runs, on lanes of their own.
 TEST(Diagnosis, FindsNothingInHealthyRunsOnOwnLanes) {

@@ -456,29 +456,6 @@ TEST(Diagnosis, TakesBackCountsOfBlocksWithTheLayout) {
   }
 }
 
-// A family with a value of its own is not reached by the default's key: the change names the families that hold then.
-// A family without the fault may have one.
-TEST(Diagnosis, NamesTheSettingsOfFamilies) {
-  const auto settings_of = [](const std::string& rule, const Overrides& overrides) {
-    const Diagnosed found = diagnosed(overrides, {.memory = std::int64_t{1} << 30});
-    const auto finding = verdict_of(found.diagnosis, rule).finding;
-    return finding && !finding->changes.empty() ? finding->changes.front().setting : found.text;
-  };
-  const Overrides dropped = pipelined_dense + timing_written_out;
-  EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.dense.residency=\"keep_after_forward\""}),
-            "shard.residency, shard.dense.residency");
-  EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.head.residency=\"step\""}), "shard.residency");
-  EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.dense.compute=\"float32\""}),
-            "precision.dense.compute");
-  EXPECT_EQ(settings_of("gathers_in_fp32",
-                        dropped + Overrides{"precision.compute=\"float32\"", "precision.head.compute=\"bfloat16\""}),
-            "precision.compute");
-  // Written for the family, although it is the value that the family would inherit.
-  EXPECT_EQ(settings_of("gathers_in_fp32",
-                        dropped + Overrides{"precision.compute=\"float32\"", "precision.dense.compute=\"float32\""}),
-            "precision.compute, precision.dense.compute");
-}
-
 // What costs most comes first: the same two faults on links with little and with much latency.
 TEST(Diagnosis, TellsTheMostExpensiveFirst) {
   const TemporaryFolder folder;
