@@ -136,15 +136,15 @@ TEST_F(ToldMetrics, BehindALineThatCannotBeReadAreKept) {
   }
 }
 
-// A link to a folder cannot be read, not even by root.
+// A link to itself cannot be read, not even by root.
 TEST_F(ToldMetrics, ThatCannotBeReadAreNotReplaced) {
   ASSERT_EQ(weft("train run.toml --run.steps=2").exit_code, 0);
   const std::filesystem::path file = folder_ / "out/tiny/metrics.jsonl";
   std::filesystem::remove(file);
-  std::filesystem::create_directory_symlink("checkpoints", file);
+  std::filesystem::create_symlink("metrics.jsonl", file);
   const std::string config = run("cat out/tiny/config.toml").output;
   const ProgramResult refused = weft("train run.toml --run.steps=3");
-  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.exit_code, 3);
   EXPECT_NE(refused.messages.find("out/tiny/metrics.jsonl"), std::string::npos) << refused.messages;
   EXPECT_TRUE(std::filesystem::is_symlink(file));
   EXPECT_EQ(run("cat out/tiny/config.toml").output, config);
