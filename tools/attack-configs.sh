@@ -2,7 +2,7 @@
 # Has commands read nonsensical configurations, 10,000 or as many as asked, and holds each to 5 s and 2 GiB.
 #   tools/attack-configs.sh [configurations] [seed]      after tools/build.sh
 set -euo pipefail
-if [[ $# -gt 2 || ! "${1-10000} ${2-7}" =~ ^[1-9][0-9]{0,8}\ [1-9][0-9]{0,8}$ ]]; then
+if [[ $# -gt 2 || ! "${1-10000} ${2-7}" =~ ^[1-9][0-9]{0,8}\ (0|[1-9][0-9]{0,8})$ ]]; then
   echo "usage: tools/attack-configs.sh [CONFIGURATIONS] [SEED], as 10000 7" >&2
   exit 2
 fi

@@ -115,7 +115,12 @@ TEST_F(CheckCommand, ListsEveryFaultOnce) {
     std::string arguments;
     std::vector<std::string> faults;  // a part of each line
   };
+  std::filesystem::create_directories(folder_ / "held/checkpoints/step-00000001");
+  run("touch held/checkpoints/step-00000001/manifest.json");
   const std::vector<Wrong> cases = {
+      {"--run.directory=held --checkpoint.resume=false", {"has checkpoints"}},
+      // Another folder was meant.
+      {"--run.directory=held --checkpoint.resume=false --run.directry=new", {"did you mean run.directory?"}},
       {fmt::format("{} {} {} {} {}", train, tokenizer, validation, start, folder),
        {"\"no.json\": No such", "\"no.txt\": No such", "\"held.txt\": No such", "text.txt/run cannot be created",
         "nowhere: there is no such folder"}},

@@ -95,6 +95,9 @@ TEST_F(OverrideCommand, ThatNothingReadsAreRefused) {
         "their own");
     expect_refused(fmt::format("{} run.toml --optimizer.momentum=0.5", command), "read it where name is \"sgd\"");
   }
+  // A plan for a card reads it.
+  expect_refused("plan run.toml --run.deterministic=true", "device is \"cuda\" or hardware.name a card");
+  EXPECT_EQ(weft("plan run.toml --run.deterministic=true --hardware.name=h100").exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
@@ -124,14 +127,17 @@ TEST_F(OverrideCommand, ThatOnlyTrainingReadsAreRefusedForSavedWeights) {
                                                   "weights are trained",
                                                   key, key.substr(0, key.find('='))));
     }
-    const ProgramResult read = weft(command +
-                                    " --parallelism.tensor=1 --training.microbatch_size=2 --shard.lookahead=2 "
-                                    "--run.communication_timeout_seconds=60 --precision.parameters=bfloat16");
+    const ProgramResult read =
+        weft(command +
+             " --parallelism.tensor=1 --training.microbatch_size=2 --shard.lookahead=2 "
+             "--run.communication_timeout_seconds=60 --precision.parameters=bfloat16 --hardware.name=h100");
     EXPECT_EQ(read.exit_code, 0) << read.messages;
   }
   expect_refused(generate + " --run.seed=3", "; --seed is that of the text");
   // Some are read by one of the two.
-  const std::string read_by_eval = " --data.documents=mask --model.moe.capacity_factor=1";
+  const std::string read_by_eval =
+      " --data.documents=mask --data.order=weft --model.moe.capacity_factor=1"
+      " --model.moe.aux_loss=sequence";
   EXPECT_EQ(weft(eval + read_by_eval).exit_code, 0);
   for (const char* key : {"data.documents", "model.moe.capacity_factor"}) expect_refused(generate + read_by_eval, key);
   expect_refused("eval saved --split --data.split=20,80", "data.split is \"\" in the checkpoint");

@@ -63,7 +63,7 @@ CLI::Validator number_check(const char* wanted, bool (*holds)(double)) {
 }
 
 // Beginnings of the keys that a forward of saved weights reads. The rules of a training step judge its layout, so all
-// of schedule and sharding is among them, and the load of experts.
+// of schedule and sharding is among them. An automatic layout asks for the hardware.
 constexpr const char* forward_keys[] = {
     "model.",
     "parallelism.",
@@ -85,7 +85,7 @@ constexpr const char* forward_keys[] = {
     "training.weights_at_experts",
     "data.tokenizer",
     "data.padded_vocab",
-    "hardware.expert_load",
+    "hardware.",
 };
 
 // All keys, of which the others are read where weights are trained. `more`: keys that this command reads besides.

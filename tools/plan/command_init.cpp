@@ -184,8 +184,11 @@ void write_first_run(InitArguments arguments) {
   take_data(arguments, request);
   take_device(arguments, request);
   if (request.sequence_length == 0) request.sequence_length = usual_length(request.parameters);
-  const TokenDataset data = read_by(request);
-  request.data_tokens = std::llround(static_cast<double>(request.sequence_length) / data.order().passes(1).front());
+  std::optional<TokenDataset> data;
+  if (const auto why = refusal_of([&] { data.emplace(read_by(request)); })) {
+    fail_request("{}: error: \"{}\" is not written:\n{}", init_command, output, *why);
+  }
+  request.data_tokens = std::llround(static_cast<double>(request.sequence_length) / data->order().passes(1).front());
   Config config = first_run(request);
   // The search reads a file, as a user's.
   const std::string draft = output + ".draft";
@@ -216,7 +219,7 @@ void write_first_run(InitArguments arguments) {
   if (result.plans.empty()) refuse_empty(init_command, space, result);
   config = config_of(space, result.plans.front().choice);
   const std::string text =
-      first_run_toml(config, head_of(output, config, space, result), reasons_of(config, data.order(), space, result));
+      first_run_toml(config, head_of(output, config, space, result), reasons_of(config, data->order(), space, result));
   write_result(init_command, text, draft);
   expect_taken([&] { check_start(read_config(draft)); });
   write_result(init_command, text, output);

@@ -101,8 +101,14 @@ void add_eval_command(CLI::App& program) {
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
     Overrides more;
     if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
-    std::vector<std::string> keys = {"data.documents", "model.moe.capacity_factor", "model.moe.drop_policy",
-                                     "model.moe.pad_to_capacity"};
+    // Rules ask for another balance or order where there is a capacity, or where documents are packed.
+    std::vector<std::string> keys = {"data.documents",
+                                     "data.order",
+                                     "model.moe.capacity_factor",
+                                     "model.moe.drop_policy",
+                                     "model.moe.pad_to_capacity",
+                                     "model.moe.aux_loss",
+                                     "model.moe.router_aux_loss_coef"};
     if (arguments->split) keys.insert(keys.end(), {"data.train", "data.split"});
     const Config config = read_config_of_checkpoint(*command, checkpoint, more, keys);
     if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);

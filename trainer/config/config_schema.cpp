@@ -30,6 +30,11 @@ constexpr IntegerRange chunks_range{1, 1024};
 Keys run_keys() {
   const auto field = fields_of(&Config::run);
   const KeyCondition on_gpu{"device is \"cuda\"", [](const Config& c) { return c.run.device == DeviceKind::cuda; }};
+  // Plans for a card read it too.
+  const KeyCondition for_gpu{"device is \"cuda\" or hardware.name a card", [](const Config& c) {
+                               const std::string& name = c.hardware.name;
+                               return c.run.device == DeviceKind::cuda || (!name.empty() && name != "cpu");
+                             }};
   return {
       string_key("run.name", "shown in the banner", field(&RunConfig::name), any_text),
       string_key("run.directory", "folder of the run's files", field(&RunConfig::directory),
@@ -48,9 +53,9 @@ Keys run_keys() {
       only_where({has_blocks(Mixer::attention)},
                  parsed_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
                             field(&RunConfig::attention), parse_attention_choice)),
-      only_where({on_gpu}, boolean_key("run.deterministic",
-                                       "a GPU repeats a run bit for bit; attention then takes more memory and time",
-                                       field(&RunConfig::deterministic))),
+      only_where({for_gpu}, boolean_key("run.deterministic",
+                                        "a GPU repeats a run bit for bit; attention then takes more memory and time",
+                                        field(&RunConfig::deterministic))),
       only_where({on_gpu}, boolean_key("run.measured_products",
                                        "a GPU times algorithms of the step's matrix products at the start, keeps the "
                                        "fastest and remembers them; "

@@ -77,6 +77,12 @@ class Reader {
     return values;
   }
 
+  std::set<std::string> doubtful() const {
+    std::set<std::string> keys = faulty_;
+    keys.insert(meant_.begin(), meant_.end());
+    return keys;
+  }
+
   std::vector<std::string> unread() const {
     std::vector<std::string> texts;
     std::ranges::transform(unread_overrides(config_, schema_, sources_.entries), std::back_inserter(texts),
@@ -127,7 +133,9 @@ class Reader {
   // Keys that were probably meant are not reported as missing, and their values in config_ are not checked.
   void excuse(const std::string& beginning) {
     for (const std::string& path : paths_) {
-      if (path.starts_with(beginning) && !find(path)) faulty_.insert(path);
+      if (!path.starts_with(beginning)) continue;
+      meant_.insert(path);
+      if (!find(path)) faulty_.insert(path);
     }
   }
 
@@ -192,6 +200,7 @@ class Reader {
   std::map<std::string, std::string> inherited_;  // the key that gives the value of a key that is not written
   std::set<std::string> sections_;
   std::set<std::string> faulty_;  // paths of keys whose value in config_ means nothing
+  std::set<std::string> meant_;   // paths probably meant by unknown ones
   Faults faults_;
   Config config_;
 };
@@ -227,6 +236,7 @@ ResolvedConfig read_values(const std::filesystem::path& file, const Overrides& o
   ResolvedConfig result;
   result.config = reader.read_values();
   result.said = reader.said();
+  result.doubtful = reader.doubtful();
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct ResolvedConfig {
   std::vector<std::string> unread;
   // Warnings before the run, a sentence each.
   std::vector<std::string> warnings;
+  // Of read_values() alone: keys with a fault, and those probably meant by unknown ones.
+  std::set<std::string> doubtful;
 };
 
 // Throws Error (request) with all faults, formatted for the terminal.
@@ -45,7 +48,7 @@ ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overri
 Config read_undecided(const std::filesystem::path& file, const Overrides& overrides,
                       const std::function<bool(const std::string& path)>& undecided);
 // Of a configuration that is refused: the values of keys that have no fault of their own, and defaults of the others.
-// Nothing but `config` and `said` is set. Throws Error (request) if there is no such file.
+// Nothing but `config`, `said` and `doubtful` is set. Throws Error (request) if there is no such file.
 ResolvedConfig read_values(const std::filesystem::path& file, const Overrides& overrides);
 // The faults that keys have by themselves where other overrides could not be read: without rules and missing keys. One
 // text, empty if there are none.

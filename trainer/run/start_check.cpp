@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -31,14 +32,15 @@ std::string placed(const ResolvedConfig& resolved, const std::vector<std::string
   return text;
 }
 
+constexpr std::array keys_of_any_start = {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory",
+                                          "run.directory"};
+
 // The keys that begin lines of a refusal, as those do that differ from a checkpoint's; then those of checkpoints.
 std::vector<std::string> keys_of_start(const std::string& refusal) {
   std::vector<std::string> keys;
   std::istringstream lines(refusal);
   for (std::string line; std::getline(lines, line);) keys.push_back(line.substr(0, line.find(' ')));
-  for (const char* key : {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}) {
-    keys.emplace_back(key);
-  }
+  keys.insert(keys.end(), keys_of_any_start.begin(), keys_of_any_start.end());
   return keys;
 }
 
@@ -95,12 +97,17 @@ std::vector<std::string> start_faults(const ResolvedConfig& resolved, bool sound
   std::vector<std::string> faults = data_faults(resolved, sound, data);
   for (const auto& [key, folder] : {std::pair("run.directory", config.run.directory),
                                     std::pair("checkpoint.directory", config.checkpoint_directory())}) {
+    if (resolved.doubtful.contains(key)) break;
     const std::string fault = folder_fault(folder, key);
     if (fault.empty()) continue;
     faults.push_back(placed(resolved, {key}, fault));
     break;  // without run.directory there is no folder in it
   }
-  const auto refused = refusal_of([&] { data ? require_usable_start(config, *data) : void(starting_point(config)); });
+  const auto refused = refusal_of([&] {
+    if (data) return require_usable_start(config, *data);
+    const auto doubted = [&](const char* key) { return resolved.doubtful.contains(key); };
+    if (std::ranges::none_of(keys_of_any_start, doubted)) starting_point(config);
+  });
   if (refused) faults.push_back(placed(resolved, keys_of_start(*refused), *refused));
   const bool has_table = config.pipeline.has_cost_table();
   if (const auto table = has_table ? refusal_of([&] { configured_cost_table(config.pipeline.costs); }) : std::nullopt) {
@@ -141,7 +148,7 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
 
 std::vector<std::string> named_faults(const ResolvedConfig& resolved) {
   std::optional<TokenDataset> none;
-  if (resolved.config.data.train.empty()) return {};
+  if (resolved.config.data.train.empty() || resolved.doubtful.contains("data.train")) return {};
   return start_faults(resolved, /*sound=*/false, none);
 }
 
