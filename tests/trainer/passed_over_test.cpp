@@ -71,6 +71,29 @@ TEST_F(PassedOver, IsNoneThatTheSystemRefuses) {
   EXPECT_EQ(refusal({}), "");
 }
 
+// A run that took these names for absent ones would begin anew beside its checkpoints, and lose its best.
+TEST_F(PassedOver, IsNoNameThatCannotBeRead) {
+  const std::filesystem::path folder = folder_ / "a";
+  name_best(folder, {.step = 4, .loss = 1.5});
+  const auto refused = [](const auto& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const std::string best = refused([&] { find_best(folder); });
+  const std::string latest = refused([&] { point_latest_at({20, folder / "step-00000020"}); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_NE(best.find("best\" cannot be read: Too many open files"), std::string::npos) << best;
+  EXPECT_NE(latest.find("latest\" cannot be read: Too many open files"), std::string::npos) << latest;
+}
+
 // Saves behind it would be older by their names: each start would go back to it.
 TEST_F(PassedOver, IsNoneWithTheNameOfAnotherStep) {
   std::filesystem::rename(path(2), path(30));
