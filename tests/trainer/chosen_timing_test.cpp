@@ -22,7 +22,7 @@
 #include "trainer/plan/unit_policy.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/run/train.h"
+#include "trainer/run/run_steps.h"
 
 namespace weft {
 namespace {

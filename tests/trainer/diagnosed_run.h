@@ -9,7 +9,8 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/diagnosis/diagnose.h"
-#include "trainer/run/train.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/run/run_steps.h"
 
 namespace weft {
 

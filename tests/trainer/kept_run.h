@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "trainer/run/train.h"
+#include "trainer/run/run_steps.h"
 
 namespace weft {
 

@@ -14,7 +14,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/run/train.h"
+#include "trainer/run/run_steps.h"
 
 namespace weft {
 namespace {

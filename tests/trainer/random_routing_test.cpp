@@ -16,7 +16,7 @@
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/run/train.h"
+#include "trainer/run/run_steps.h"
 
 namespace weft {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -11,11 +9,8 @@
 #include <utility>
 
 #include "layers/kernels/cpu/kernels.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
-#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/phase_clock.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/standard_error.h"
 #include "trainer/checkpoint/folder.h"
@@ -28,21 +23,10 @@
 namespace weft {
 namespace {
 
-std::filesystem::path checkpoint_after(const Config& config, std::int64_t step) {
-  return std::filesystem::path(config.checkpoint_directory()) / checkpoint_name(step);
-}
-
 // The folder without symbolic links, as far as it exists. A folder has one such path.
 std::filesystem::path real_folder(const std::filesystem::path& path) {
   std::error_code unknown;
   return std::filesystem::weakly_canonical(std::filesystem::absolute(path), unknown) / "";
-}
-
-std::string spike_text(const Config& config, std::int64_t step, const Spike& spike) {
-  return fmt::format(
-      "step {} has a spike and was not taken: {}; the run is saved as {}, as it was before. The same command stops "
-      "there again; --spikes.action=skip goes on without the update of that step, --spikes.action=log with it",
-      step, spike.text(), checkpoint_after(config, step - 1).string());
 }
 
 // Whether another dtype than the default is multiplied faster on this processor. The default is float32 on every CPU:
@@ -51,82 +35,6 @@ bool leaves_products_slow(const ResolvedConfig& resolved) {
   const Config& config = resolved.config;
   return config.run.device == DeviceKind::cpu && config.precision_of(Family::dense).compute == DType::float32 &&
          !resolved.said.contains("precision.compute") && has_bfloat16_products();
-}
-
-// The steps of a rank, as `result` tells of them.
-void take_steps(RankRun& run, RankCheckpoints& checkpoints, const Config& config, const RunObserver& observer,
-                const RunRequests& requests, const std::optional<HeldOutWindows>& held_out, TrainResult& result) {
-  double copying = 0.0;  // seconds of a step that it waits for a save
-  run.change_after([&] {
-    const auto begin = std::chrono::steady_clock::now();
-    Fence copied = checkpoints.copied();
-    copying += seconds_since(begin);
-    return copied;
-  });
-  if (observer.before_first_step) observer.before_first_step(run);
-  requests.begin();
-  result.timer.add(RunPart::start_up);
-  bool stop = false;
-  for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
-    RunVotes votes = checkpoints.votes();
-    votes.stop_requests = requests.stop() ? 1 : 0;
-    votes.save_requests = requests.save() ? 1 : 0;
-    StepMetrics metrics = run.step(step, votes);
-    checkpoints.heard(run.votes());
-    result.timer.add(RunPart::steps);
-    result.timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
-    result.timer.take_from_steps(RunPart::checkpoints, std::exchange(copying, 0.0));
-    if (held_out && validates_after(config, step) && metrics.taken()) {
-      metrics.validation = run.held_out(*held_out);
-      checkpoints.validated(step, metrics.validation->loss);
-      result.timer.add(RunPart::validation);
-    }
-    // No checkpoint has copies that differ, or a bias that is not finite.
-    if (step % config.metrics.interval == 0 || !metrics.taken() || checkpoints.saves_after(step, run.votes())) {
-      run.compare_copies();
-    }
-    if (observer.after_step) observer.after_step(run, metrics);
-    result.timer.add(RunPart::other);
-    if (!metrics.taken()) {
-      checkpoints.save(run.progress());
-      result.stopping_spike = spike_text(config, step, *metrics.spike);
-      break;
-    }
-    result.totals.add(metrics);
-    checkpoints.end_step(run.progress(), run.votes());
-    result.timer.add(RunPart::checkpoints);
-    stop = run.votes().stop_requests > 0;
-  }
-  checkpoints.finish();
-  result.timer.add(RunPart::checkpoints);
-  run.change_after(nullptr);  // `copying` ends here
-  result.stopped = stop && run.progress().step < config.run.steps;
-}
-
-BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
-  const LiveBytes sum = live_integral(run.program(), mesh.coordinates(run.rank()).pp).byte_steps;
-  BucketBytes byte_steps;
-  byte_steps[Bucket::unsharded_parameters] = sum.unsharded_parameters;
-  byte_steps[Bucket::unsharded_gradients] = sum.unsharded_gradients;
-  byte_steps[Bucket::communication] = sum.communication;
-  return byte_steps;
-}
-
-// The measurements of all ranks over their steps. Collective over the world.
-void gather_figures(RankRun& run, const Mesh& mesh, TrainResult& result) {
-  result.predicted = gather_buckets(run.world(), run.predicted());
-  result.measured = gather_buckets(run.world(), run.measured());
-  result.byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
-  const HostBytes host = run.host_bytes();
-  const std::vector<double> host_bytes =
-      gather_numbers(run.world(), std::array{static_cast<double>(host.predicted), static_cast<double>(host.measured)});
-  for (std::size_t i = 0; i + 1 < host_bytes.size(); i += 2) {
-    result.host.push_back({static_cast<std::int64_t>(host_bytes[i]), static_cast<std::int64_t>(host_bytes[i + 1])});
-  }
-  const double computed = run.compute_seconds();
-  result.compute = compare_ranks(mesh, gather_numbers(run.world(), {&computed, 1}));
-  result.steps_taken = run.progress().step;
-  result.timer.add(RunPart::other);
 }
 
 // The console belongs to rank 0.
@@ -321,45 +229,6 @@ class TrainOutput {
 };
 
 }  // namespace
-
-TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
-                      const CheckpointSetup& given, const RunRequests& requests, const RunTimer& timer) {
-  const ResolvedRun resolved(config);
-  const TokenDataset data = training_data(config);
-  // Of the resolved run: a memory budget decides the layout of stages too.
-  const std::optional<HeldOutWindows> held_out = validation_windows(resolved.config());
-  const KeyValues identity = data_keys(config, data);
-  CheckpointSetup setup = given;
-  if (held_out && config.validation.keep_best) {
-    setup.held_out = checksum_text(checksum(held_out->windows().contents()));
-  }
-  NvtxDomain domain;
-  const int first_rank = first_rank_of_process(config);
-  TrainResult result;
-  std::once_flag hashed;
-  const RankMain rank_main = [&](const RankContext& context) {
-    RankRun run(resolved, data, domain, context);
-    std::call_once(hashed, [&] {
-      // Names of units may differ between ranks, and any may come first.
-      const auto hashes = [&](const Program& program) { return hashes_of(config, resolved, program); };
-      setup.hashes =
-          run.rank() == 0 ? hashes(run.program()) : hashes(step_program(resolved, resolved.mesh().coordinates(0)));
-      if (observer.identified) observer.identified(*setup.hashes);
-    });
-    RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
-    run.resume(checkpoints.load());
-    run.compare_copies();
-    const bool first = run.rank() == first_rank;
-    TrainResult own;
-    own.timer = timer;
-    take_steps(run, checkpoints, config, observer, first ? requests : RunRequests(), held_out, own);
-    gather_figures(run, resolved.mesh(), own);
-    if (first) result = std::move(own);
-  };
-  run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
-  result.timer.add(RunPart::other);
-  return result;
-}
 
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests) {
