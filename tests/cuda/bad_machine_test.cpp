@@ -15,6 +15,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/run/console.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

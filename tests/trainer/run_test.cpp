@@ -19,6 +19,7 @@
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 #include "trainer/run/start_check.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {
