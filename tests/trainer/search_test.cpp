@@ -286,6 +286,31 @@ TEST(Search, ShowsOneRowForTheReductionsOfOneMicrobatch) {
   }
 }
 
+// A search never does worse than the configuration that it is given for want of looking at its sizes.
+TEST(Search, LooksAtTheSizesOfTheConfiguration) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "run.toml";
+  std::ofstream(file) << planned_run("d*6", "h100", false, "");
+  const auto space_of = [&](const Overrides& words, const std::vector<std::string>& axes = {}) {
+    return search_space(file, words, {.world = 4, .axes = parse_search_axes(axes)});
+  };
+  const Overrides odd = {"--training.global_batch_size=36", "--training.microbatch_size=9",
+                         "--pipeline.schedule=interleaved", "--pipeline.chunks=3"};
+  EXPECT_EQ(space_of(odd).microbatch_sizes, (std::vector{1, 2, 3, 4, 6, 9}));
+  std::set<int> chunks;
+  for (const SearchedOrder& order : space_of(odd).orders) chunks.insert(order.chunks);
+  EXPECT_EQ(chunks, (std::set{1, 2, 3, 4, 8}));
+  EXPECT_EQ(space_of(odd, {"microbatch_size=2"}).microbatch_sizes, std::vector{2});
+  const Overrides prime = {"--training.global_batch_size=28", "--training.microbatch_size=7"};
+  const SearchSpace space = space_of(prime, {"schedule=1f1b", "tensor=1", "context=1"});
+  const double found = search_plans(space, {.top = 1}).plans.at(0).time.seconds;
+  for (const std::string residency : {"step", "reshard_after_use"}) {
+    Overrides words = prime;
+    words.insert(words.end(), {"--parallelism.data_shard=4", "--shard.residency=" + residency});
+    EXPECT_LE(found, plan_run(read_config(file, words).config, space.hardware).time.seconds) << residency;
+  }
+}
+
 TEST(Search, SaysWhatIsLeastWhereNothingFits) {
   TemporaryFolder folder;
   const std::string file = (folder / "run.toml").string();

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <set>
+#include <utility>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
@@ -153,8 +155,26 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
   return meshes;
 }
 
+// `usual` and the configuration's own.
+std::vector<std::string> sizes_with(std::set<std::int64_t> usual, std::int64_t own) {
+  usual.insert(own);
+  std::vector<std::string> texts;
+  for (const std::int64_t size : usual) texts.push_back(std::to_string(size));
+  return texts;
+}
+
+// A microbatch divides the batch.
+std::vector<std::string> microbatches_of(const TrainingConfig& training) {
+  constexpr std::int64_t most = 8;
+  std::set<std::int64_t> sizes;
+  for (std::int64_t size = 1; size <= most; ++size) {
+    if (training.global_batch_size % size == 0) sizes.insert(size);
+  }
+  return sizes_with(std::move(sizes), training.microbatch_size);
+}
+
 // A schedule from a file has its own numbers and accepts any chunks.
-std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
+std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes, int own_chunks) {
   const auto known = schedules();
   std::vector<std::string> names = {"1f1b"};
   for (const Schedule& schedule : known) {
@@ -162,7 +182,7 @@ std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
   }
   std::vector<SearchedOrder> orders;
   for (const std::string& name : values_of(axes, "pipeline.schedule", names)) {
-    for (const int chunks : numbers_of(values_of(axes, "pipeline.chunks", {"1", "2", "4", "8"}))) {
+    for (const int chunks : numbers_of(values_of(axes, "pipeline.chunks", sizes_with({1, 2, 4, 8}, own_chunks)))) {
       const auto row = std::ranges::find(known, std::string_view(name), &Schedule::name);
       // Chunks that the user gave are left to the rules, even if the schedule does not take them.
       if (axes.contains("pipeline.chunks") || row == known.end() || row->takes_chunks(chunks)) {
@@ -307,8 +327,8 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
     space.words = merged_words(space.words, words);
   }
   space.meshes = meshes_of(axes, written, space.world, space.hardware.node_ranks());
-  space.microbatch_sizes = numbers_of(values_of(axes, "training.microbatch_size", {"1", "2", "4", "8"}));
-  space.orders = orders_of_axes(axes);
+  space.microbatch_sizes = numbers_of(values_of(axes, "training.microbatch_size", microbatches_of(written.training)));
+  space.orders = orders_of_axes(axes, written.pipeline.chunks);
   space.orders_given = axes.contains("pipeline.schedule") || axes.contains("pipeline.chunks");
   std::vector<std::string> recomputes;
   for (const Recompute value : all_values<Recompute>) {

@@ -79,11 +79,12 @@ struct SearchSetting {
 //   degrees        all with that product; expert and expert_tensor only with experts, the latter 1 or tensor
 //   expert_dispatch  all_to_all, and hierarchical where an expert group fills several nodes
 //   schedule       all except gpipe, which takes as long as 1f1b and more memory
-//   chunks         1, 2, 4 and 8 if the schedule takes them
+//   chunks         1, 2, 4, 8 and the configuration's own, if the schedule takes them
 //   strategy       full_shard or shard_grad_op
 //   residency      reshard_after_use or step
 //   reduction      last_microbatch or each_microbatch
-//   microbatch_size, recompute   1, 2, 4, 8; all, "experts" and "keep_dispatch" only with experts
+//   microbatch_size  the configuration's own, and all that divide the batch up to 8
+//   recompute      all, "experts" and "keep_dispatch" only with experts
 //
 // Stages are dealt as pipeline.layout "auto" deals them for the choice; its words contain the resulting layout. The
 // device is the hardware's. Throws Error (request) with the faults of the configuration that no choice can repair.
