@@ -135,8 +135,9 @@ std::optional<MinimumWorld> find_ranks(const PlannedVariants& variants, const Ov
   // Units of the search: numbers of shards that experts can be spread over, then numbers that also fill nodes.
   const int experts = d.expert * d.expert_tensor, spread = experts / std::gcd(experts, stage_rest);
   const int node = variants.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
-  auto found = smallest(fits, d.data_shard, spread, std::min(node, most_ranks) / rest);
-  if (!found) found = smallest(fits, d.data_shard, whole, most_ranks / rest);
+  const int below = words.empty() ? d.data_shard : 0;
+  auto found = smallest(fits, below, spread, std::min(node, most_ranks) / rest);
+  if (!found) found = smallest(fits, below, whole, most_ranks / rest);
   if (!found) return std::nullopt;
   return MinimumWorld{words, variants.with(scaled(*found))};
 }

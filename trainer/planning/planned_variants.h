@@ -90,8 +90,8 @@ struct MinimumWorld {
   PlannedVariant variant;  // with the smallest number that fits
 };
 
-// With `words`: the smallest data_shard above the configured one that fits; the batch grows with it. Beyond one node,
-// only whole nodes are tried. Absent if no number up to 65,536 ranks fits.
+// With `words`: the smallest data_shard that fits; without any, above the configured one, which is known not to fit. The
+// batch goes with it. Beyond one node, only whole nodes are tried. Absent if no number up to 65,536 ranks fits.
 std::optional<MinimumWorld> find_ranks(const PlannedVariants& variants, const Overrides& words);
 // The same for the configuration as it is. If no number of ranks fits, the fewest with remedies that lower other bytes
 // than state.
