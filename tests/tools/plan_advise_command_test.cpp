@@ -110,7 +110,7 @@ TEST_F(PlanAdviseCommand, ComparisonsSayTheLargestMicrobatch) {
   const auto with_sequences = [](std::int64_t size) {  // four microbatches on two data ranks
     return fmt::format(" --training.microbatch_size={} --training.global_batch_size={}", size, 8 * size);
   };
-  const auto needed = document(run + with_sequences(4))["needed_bytes"].get<std::int64_t>();
+  const auto needed = document(run + with_sequences(4))["worst_needed_bytes"].get<std::int64_t>();
   const std::string card = fmt::format(" '--hardware.memory={} B'", static_cast<std::int64_t>(1.06 * needed));
   bool seen = false;
   const Json compared = document(run + with_sequences(1) + card + " --compare");
@@ -122,9 +122,9 @@ TEST_F(PlanAdviseCommand, ComparisonsSayTheLargestMicrobatch) {
     EXPECT_GE(recomputed, 4);
     for (const std::int64_t more : {0, 1}) {
       const Json plain = document(run + with_sequences(4 + more) + card);
-      EXPECT_EQ(plain["verdict"] == "fits", more == 0) << plain["verdict_text"];
+      EXPECT_EQ(plain["worst_verdict"] == "fits", more == 0) << plain["verdict_text"];
       const Json full = document(run + with_sequences(recomputed + more) + card + " --training.recompute=full");
-      EXPECT_EQ(full["verdict"] == "fits", more == 0) << full["verdict_text"];
+      EXPECT_EQ(full["worst_verdict"] == "fits", more == 0) << full["verdict_text"];
     }
   }
   EXPECT_TRUE(seen);

@@ -9,6 +9,7 @@
 
 #include "tests/tools/eight_gpus.h"
 #include "tests/tools/program.h"
+#include "trainer/costs/hardware.h"
 
 namespace weft {
 namespace {
@@ -120,6 +121,32 @@ TEST_F(PlanSearchCommand, SetsDataShardingBesideTheBestHybrid) {
     const std::string text = weft(search).output;
     EXPECT_NE(text.find("\ndata sharding alone beside hybrids on 8 ranks"), std::string::npos) << text;
     EXPECT_NE(text.find("\ndecides: " + decides + ": "), std::string::npos) << text;
+  }
+}
+
+// What a row says of the worst routing is what planning its words says.
+TEST_F(PlanSearchCommand, TellsWhereRoutingMayExceedTheCard) {
+  put("experts.toml", small_run);
+  const std::string run = "plan experts.toml --hardware cpu ";
+  const std::string search = run + "--search schedule=1f1b pipeline=1 tensor=1 context=1 expert=2 expert_tensor=1 ";
+  const Json first = Json::parse(weft(search + "--top 1 --json").output).at("plans").at(0);
+  const auto even = first.at("needed_bytes").get<std::int64_t>(),
+             worst = first.at("worst_needed_bytes").get<std::int64_t>();
+  ASSERT_GT(static_cast<double>(worst), static_cast<double>(even) / Verdict::limit);
+  for (const std::int64_t memory : {2 * worst, worst}) {
+    const std::string card = fmt::format("'--hardware.memory={} B' ", memory);
+    const std::string text = weft(search + "--top 3 " + card).output;
+    for (const Json& plan : Json::parse(weft(search + "--top 3 --json " + card).output).at("plans")) {
+      std::string words;
+      for (const Json& word : plan.at("words")) words += fmt::format("'{}' ", word.get<std::string>());
+      const Json alone = Json::parse(weft(run + card + words + "--json").output);
+      EXPECT_EQ(plan.at("worst_needed_bytes"), alone.at("worst_needed_bytes"));
+      EXPECT_EQ(plan.at("worst_verdict"), alone.at("worst_verdict"));
+      if (alone.at("worst_verdict") == "fits") continue;
+      EXPECT_NE(text.find("!: fits with even routing"), std::string::npos) << text;
+    }
+    EXPECT_EQ(text.find("B!") != std::string::npos, text.find("!: fits with even routing") != std::string::npos);
+    EXPECT_EQ(text.find("B!") != std::string::npos, memory == worst) << text;
   }
 }
 

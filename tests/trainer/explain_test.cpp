@@ -167,6 +167,45 @@ TEST(Explain, ARunThatFitsHasNoRemediesAndAnExactLimit) {
   }
 }
 
+// The double fits with even routing alone on this card, and is not told to fit.
+TEST(Explain, TheLimitOfWhatAlwaysFitsIsThatOfTheWorstRouting) {
+  const ReadWith read = reader_of("quickstart.toml", {"--parallelism.expert=2"});
+  Hardware card = find_hardware("h100");
+  card.reserved_memory.value = 0.0;
+  const auto words = [](std::int64_t size) { return Overrides{fmt::format("--training.sequence_length={}", size)}; };
+  const std::int64_t now = read({}).training.sequence_length;
+  const auto need = [&](std::int64_t size) { return worst_need(read(words(size)), card).value(); };
+  card.memory = Figure{static_cast<double>(need(2 * now) - 1) / Verdict::limit};
+  ASSERT_TRUE(fits(read, card, words(2 * now))) << "the card shows nothing";
+  const Explanation explanation = explain_run(read, card);
+  ASSERT_EQ(explanation.plan.judging(), Routing::worst);
+  const Limit& limit = explanation.limits.at(1);
+  EXPECT_EQ(limit.fits, now);
+  EXPECT_EQ(limit.fits_bytes, need(now));
+  EXPECT_EQ(limit.exceeds, 2 * now);
+  EXPECT_EQ(limit.exceeds_bytes, need(2 * now));
+}
+
+// With remedies fewer ranks may do than there are.
+TEST(Explain, FewestRanksWithRemediesMayBeFewerThanThereAre) {
+  const ReadWith read = reader_of("plan_7b_long.toml");
+  Hardware card = find_hardware("h100");
+  const PlannedVariants variants(read, card);
+  const Overrides words = {"--training.recompute=full", "--training.microbatch_size=1"};
+  const std::optional<MinimumWorld> fewest = find_ranks(variants, words);
+  ASSERT_TRUE(fewest);
+  const int shards = read(fewest->variant.words).parallelism.data_shard, now = read({}).parallelism.data_shard;
+  EXPECT_LE(shards, now);
+  EXPECT_TRUE(fits(read, card, fewest->variant.words));
+  const std::int64_t of_one = read(words).training.global_batch_size / now;
+  for (int fewer = 1; fewer < shards; ++fewer) {
+    EXPECT_FALSE(fits(read, card,
+                      merged_words(words, {fmt::format("--parallelism.data_shard={}", fewer),
+                                           fmt::format("--training.global_batch_size={}", of_one * fewer)})))
+        << fewer;
+  }
+}
+
 // 2^31 choices of tokens are too many to deal: of 2^12 sequences, those of 2^18 tokens with two choices each.
 TEST(Explain, ASizeThatIsRefusedIsNoLimitOfMemory) {
   const ReadWith read =

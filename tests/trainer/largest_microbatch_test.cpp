@@ -33,13 +33,16 @@ bool refused_by_a_rule(const Config& config) {
   return std::ranges::any_of(config_rules(), [&](const ConfigRule& rule) { return !rule.check(config).empty(); });
 }
 
-// The largest of 1 to `most` that no rule refuses and whose plan fits; 0 if none is.
+// The largest of 1 to `most` that no rule refuses and whose plan fits, under any routing if the configuration's does; 0
+// if none is.
 std::int64_t largest_by_hand(const Config& config, const Hardware& hardware, Recompute recompute, int most) {
+  const bool always = plan_run(config, hardware).worst_fit() == Fit::fits;
   std::int64_t largest = 0;
   for (int size = 1; size <= most; ++size) {
     const Config tried = with_sequences(config, recompute, size);
     if (refused_by_a_rule(tried)) continue;
-    if (plan_run(tried, hardware).verdict.fits()) largest = size;
+    const RunPlan plan = plan_run(tried, hardware);
+    if (always ? plan.worst_fit() == Fit::fits : plan.verdict.fits()) largest = size;
   }
   return largest;
 }
@@ -51,8 +54,10 @@ Hardware card_for(const Config& config, std::int64_t sequences) {
   hardware.memory = Figure{0x1p40, "large"};
   for (const StrategyPlan& each : unplanned_strategies(config, hardware)) {
     if (each.sharding != Sharding::full_shard) continue;
-    const Verdict need = plan_run(with_sequences(each.config, Recompute::none, sequences), hardware).verdict;
-    hardware.memory = Figure{static_cast<double>(need.needed + 64) / Verdict::limit, "of this test"};
+    const Config config_there = with_sequences(each.config, Recompute::none, sequences);
+    const std::int64_t needed = plan_run(config_there, hardware).verdict.needed;
+    const std::int64_t most = worst_need(config_there, hardware).value_or(needed);
+    hardware.memory = Figure{static_cast<double>(most + 64) / Verdict::limit, "of this test"};
   }
   return hardware;
 }

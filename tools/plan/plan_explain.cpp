@@ -73,9 +73,16 @@ std::string remedy_text(const Explanation& explanation, std::size_t number, cons
   return text;
 }
 
+const char* routing_name(Routing routing) {
+  return routing == Routing::worst ? "worst" : "even";
+}
+
 std::string limits_text(const Explanation& explanation) {
-  std::string text = fmt::format("nothing has to be changed{}; the largest sizes that fit, by doubling:\n",
-                                 explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly");
+  const RunPlan& plan = explanation.plan;
+  std::string text =
+      fmt::format("nothing has to be changed{}; the largest sizes that fit{}, by doubling:\n",
+                  plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly",
+                  plan.worst_bytes() ? fmt::format(" with {} routing", routing_name(plan.judging())) : "");
   for (const Limit& limit : explanation.limits) {
     const std::string batch = limit.batch ? fmt::format(" (training.global_batch_size {})", *limit.batch) : "";
     text +=
@@ -321,6 +328,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
                {"needed_bytes", plan.verdict.needed},
                {"memory_bytes", plan.verdict.memory},
                {"step_seconds", plan.time.seconds}};
+  json["limits_routing"] = routing_name(plan.judging());
   json["limits"] = Json::array();
   for (const Limit& limit : explanation.limits) {
     Json entry = {{"key", limit.what}, {"fits", limit.fits}, {"fits_bytes", limit.fits_bytes}};
@@ -339,7 +347,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   json["cannot_help"] = remedies_json(explanation.cannot);
   json["refused"] = remedies_json(explanation.refused);
   if (plan.worst_fit() == Fit::fits || plan.verdict.fit == Fit::unknown) return json.dump() + "\n";
-  json["remedies_routing"] = explanation.routing == Routing::worst ? "worst" : "even";
+  json["remedies_routing"] = routing_name(explanation.routing);
 
   const ActivationFacts& facts = explanation.activations;
   json["cause"] = cause_name(explanation);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
@@ -87,6 +88,19 @@ Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
   return json;
 }
 
+// What each plan needs under the worst routing, where that changes any memory.
+using WorstNeeds = std::vector<std::optional<std::int64_t>>;
+WorstNeeds worst_needs(const SearchSpace& space, const std::vector<SearchedPlan>& plans, std::size_t threads) {
+  WorstNeeds needs(plans.size());
+  spread_work(plans.size(), threads,
+              [&](std::size_t i) { needs[i] = worst_need(config_of(space, plans[i].choice), space.hardware); });
+  return needs;
+}
+
+bool may_not_fit(const SearchedPlan& plan, const std::optional<std::int64_t>& worst) {
+  return worst && plan.verdict.memory > 0 && plan.verdict.fit_of(*worst) != Fit::fits;
+}
+
 // Null without a plan.
 Json kind_json(const BestOfKind& best) {
   if (!best.plan) return Json();
@@ -132,9 +146,11 @@ std::string search_account(const SearchCounts& counts) {
   return text;
 }
 
-std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
+std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const WorstNeeds& worst) {
   BenchTable table{{"rank", "mesh (dp: replicas x shards)", "schedule", "microbatch", "sharding", "recompute", "step",
                     "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"}};
+  const bool routed = std::ranges::any_of(worst, [](const auto& need) { return need.has_value(); });
+  if (routed) table.header.push_back("worst routing");
   const std::vector<int> ranks = ranks_of(space, plans);
   for (const SearchedPlan& plan : plans) {
     const bool judged = plan.verdict.fit != Fit::unknown;
@@ -145,8 +161,19 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
               decimals(100.0 * plan.time.mfu, 1), decimals(100.0 * plan.time.bubble, 1),
               format_time(plan.time.waits.total(), false), format_bytes(plan.verdict.needed),
               judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : "");
+    if (!routed) continue;
+    const auto& need = worst[table.rows.size() - 1];
+    table.rows.back().push_back((need ? format_bytes(*need) : "") + (may_not_fit(plan, need) ? "!" : ""));
   }
   return aligned_text(table);
+}
+
+// A line for plans that routing may take beyond the card.
+std::string routing_text(const std::vector<SearchedPlan>& plans, const WorstNeeds& worst) {
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (may_not_fit(plans[i], worst[i])) return "!: fits with even routing, and may not fit with another\n";
+  }
+  return {};
 }
 
 // A line for a search that ended before its time was up is empty.
@@ -182,7 +209,8 @@ std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds) {
                      space.world, aligned_text(table), kinds.decision());
 }
 
-std::string search_json(const SearchSpace& space, const SearchResult& result, const KindsOfLayout& kinds) {
+std::string search_json(const SearchSpace& space, const SearchResult& result, const WorstNeeds& worst,
+                        const KindsOfLayout& kinds) {
   const SearchCounts& counts = result.counts;
   Json refused = Json::array(), left_out = Json::array(), plans = Json::array();
   for (const auto& [reason, refusals] : counts.refused) {
@@ -193,6 +221,10 @@ std::string search_json(const SearchSpace& space, const SearchResult& result, co
   for (const SearchedPlan& plan : result.plans) {
     Json json = plan_json(space, plan);
     json["rank"] = ranks[plans.size()];
+    if (const auto& need = worst[plans.size()]) {
+      json["worst_needed_bytes"] = *need;
+      json["worst_verdict"] = name_of(plan.verdict.fit_of(*need));
+    }
     plans.push_back(std::move(json));
   }
   Json json = {
@@ -319,20 +351,21 @@ void plan_search(const CLI::App& command, const std::string& file, const Overrid
                               .threads = host_cores(),
                               .seconds = request.seconds};
   const SearchResult result = shown_search(space, options);
+  const WorstNeeds worst = worst_needs(space, result.plans, options.threads);
   // If nothing fits, there is nothing to decide.
   const KindsOfLayout kinds = result.plans.empty() ? KindsOfLayout{} : compare_kinds(space, result, options);
   const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
   if (request.json) {
-    fmt::print("{}", search_json(space, result, kinds));
+    fmt::print("{}", search_json(space, result, worst, kinds));
   } else {
     fmt::print("{}\n{}", title, search_account(result.counts));
   }
   if (result.plans.empty()) refuse_empty(plan_command, space, result);
   if (!request.json) {
-    fmt::print("\n{}*: no other {}is as fast with less memory, or faster with as much\n{}{}\n\nthe fastest{}: {}\n",
-               search_table(space, result.plans), result.not_below ? "row " : "that fits ", stop_text(request, result),
-               certainty_of(space).text, result.not_below ? " so far" : "",
-               shell_text(words_of(space, result.plans.front().choice)));
+    fmt::print("\n{}*: no other {}is as fast with less memory, or faster with as much\n{}{}{}\n\nthe fastest{}: {}\n",
+               search_table(space, result.plans, worst), result.not_below ? "row " : "that fits ",
+               routing_text(result.plans, worst), stop_text(request, result), certainty_of(space).text,
+               result.not_below ? " so far" : "", shell_text(words_of(space, result.plans.front().choice)));
     const Config best = read_config(file, words_of(space, result.plans.front().choice)).config;
     for (const std::string& kept : kept_whole_warnings(best)) fmt::print("  {}\n", kept);
     if (space.world > 1) fmt::print("\n{}", kinds_table(space, kinds));

@@ -216,19 +216,19 @@ Config with_microbatch(Config config, std::int64_t size) {
 
 // Nothing if the rules refuse the size. A memory budget that is too small for any timing is no refusal: the run needs
 // more than there is.
-std::optional<Verdict> need_of(const Config& config, const Hardware& hardware) {
+std::optional<Verdict> need_of(const Config& config, const Hardware& hardware, Routing routing) {
   if (!rule_faults(config).empty()) return std::nullopt;
   Verdict verdict{.fit = Fit::exceeds};
-  refusal_of([&] { verdict = least_need(config, hardware); });
+  refusal_of([&] { verdict = least_need(config, hardware, routing); });
   return verdict;
 }
 
-std::int64_t largest_microbatch(Config config, Recompute recompute, const Hardware& hardware) {
+std::int64_t largest_microbatch(Config config, Recompute recompute, const Hardware& hardware, Routing routing) {
   config.training.recompute = recompute;
   // Tensor ranks divide the tokens of a microbatch, so only multiples of the smallest size are accepted.
   std::int64_t unit = 1;
   while (unit < config.training.microbatch_size && !rule_faults(with_microbatch(config, unit)).empty()) ++unit;
-  const auto need = [&](std::int64_t size) { return need_of(with_microbatch(config, size), hardware); };
+  const auto need = [&](std::int64_t size) { return need_of(with_microbatch(config, size), hardware, routing); };
   const std::optional<Verdict> first = need(unit);
   if (!first || !first->fits()) return 0;
   const SizeScale multiples{.most = static_cast<int>((most_sequences + unit - 1) / unit),
@@ -305,8 +305,10 @@ std::vector<std::optional<LargestMicrobatch>> largest_microbatches(std::span<con
     auto& found = largest[task / 2];
     if (!found) return;
     const bool plain = task % 2 == 0;
+    const StrategyPlan& each = plans[task / 2];
     (plain ? found->plain : found->recomputed) =
-        largest_microbatch(plans[task / 2].config, plain ? Recompute::none : Recompute::full, hardware);
+        largest_microbatch(each.config, plain ? Recompute::none : Recompute::full, hardware,
+                           each.plan ? each.plan->judging() : Routing::even);
   });
   return largest;
 }

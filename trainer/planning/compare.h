@@ -69,7 +69,7 @@ std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardwar
 
 // The largest training.microbatch_size that fits (Verdict::limit), as the plan's dry runs say. It is given without
 // recomputation, and with that of all blocks that the configuration lets be recomputed ("full"). A step has as many
-// microbatches as before, so its batch grows. 0 if no size fits; sizes above `most_sequences` are not tried.
+// microbatches as before, so its batch grows. It is judged by RunPlan::judging(). 0 if no size fits; sizes above `most_sequences` are not tried.
 struct LargestMicrobatch {
   std::int64_t plain = 0, recomputed = 0;
   bool operator==(const LargestMicrobatch&) const = default;
@@ -107,6 +107,7 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
 // The longest sequence with which the fullest rank is within Verdict::limit of the card, everything else as configured.
 // Powers of two times `config`'s length are tried, then eighths above the largest of them that fits. Absent if the
 // configuration itself does not fit, or if the hardware has no memory of its own. Each length tried is a dry run.
-std::optional<std::int64_t> longest_sequence(const Config& config, const Hardware& hardware);
+std::optional<std::int64_t> longest_sequence(const Config& config, const Hardware& hardware,
+                                             Routing routing = Routing::even);
 
 }  // namespace weft

@@ -111,9 +111,7 @@ void add_worst_needs(const PlannedVariants& variants, const Hardware& hardware, 
   }
   if (explanation.combination) fitting.push_back(&*explanation.combination);
   spread_work(fitting.size(), dry_threads(), [&](std::size_t v) {
-    PlannedVariant& variant = *fitting[v];
-    const auto worst = plan_run(variants.config(variant.words), hardware).worst_bytes();
-    if (worst) variant.worst_needed = *worst + variant.verdict.reserved;
+    fitting[v]->worst_needed = worst_need(variants.config(fitting[v]->words), hardware);
   });
 }
 
@@ -252,10 +250,13 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   const RunPlan& plan = result.plan = plan_run(config, hardware);
   result.judged = {plan.world, plan.peak(), plan.verdict, plan.time};
   if (plan.verdict.fit == Fit::unknown) return result;
-  if (plan.verdict.fits()) result.limits = limits_of(variants, config);
+  const PlannedVariants worst(read, hardware, Routing::worst);
+  if (plan.verdict.fits()) {
+    result.limits = limits_of(plan.judging() == Routing::worst ? worst : variants, config);
+  }
   if (plan.worst_fit() == Fit::fits) return result;
   if (plan.verdict.fits()) {
-    const PlannedVariants worst(read, hardware, result.routing = Routing::worst);
+    result.routing = Routing::worst;
     result.judged = worst.with({});
     explain_need(worst, config, result);
     return result;

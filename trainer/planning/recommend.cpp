@@ -138,11 +138,14 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
   const StrategyPlan* hybrid = find(plans, Sharding::hybrid);
   for (const StrategyPlan* each : {chosen, hybrid == chosen ? nullptr : hybrid}) {
     if (!each || !each->fits() || each->plan->verdict.memory == 0) continue;
-    const auto longest = longest_sequence(each->config, hardware);
-    const ByteUnit unit = each->plan->verdict.unit();
+    const RunPlan& plan = *each->plan;
+    const auto longest = longest_sequence(each->config, hardware, plan.judging());
+    const ByteUnit unit = plan.verdict.unit();
     // Up, to the tenth: a card of the size that is told holds it.
+    const std::int64_t worst = plan.verdict.reserved + plan.worst_bytes().value_or(0);
+    const std::int64_t most = plan.judging() == Routing::worst ? std::max(needed(*each), worst) : needed(*each);
     const double card =
-        std::ceil(10.0 * static_cast<double>(needed(*each)) / Verdict::limit / std::pow(1024.0, unit.power)) / 10.0;
+        std::ceil(10.0 * static_cast<double>(most) / Verdict::limit / std::pow(1024.0, unit.power)) / 10.0;
     flips.push_back(
         fmt::format("{} fits up to sequences of {} tokens (now {}; tried are doublings and eighths of them), and with "
                     "this timing of its units on cards of {:.1f} {} and more",
@@ -181,13 +184,13 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
   return result;
 }
 
-std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware& hardware) {
+std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware& hardware, Routing routing) {
   if (!hardware.memory) return std::nullopt;
   Config config = given;
   const auto fits = [&](std::int64_t length) {
     config.training.sequence_length = length;
     bool enough = false;  // a length is refused if the budget is too small for any timing
-    refusal_of([&] { enough = least_need(config, hardware).fits(); });
+    refusal_of([&] { enough = least_need(config, hardware, routing).fits(); });
     return enough;
   };
   std::int64_t length = given.training.sequence_length;

@@ -229,6 +229,11 @@ Verdict least_need(const Config& config, const Hardware& hardware, Routing routi
   return judge(hardware, fullest_peak(programs, routing), host_need(programs));
 }
 
+std::optional<std::int64_t> worst_need(const Config& config, const Hardware& hardware) {
+  if (!routing_decides(config)) return std::nullopt;
+  return judge(hardware, fullest_peak(resolved_for(config, hardware), Routing::worst)).needed;
+}
+
 bool fits_on(const Config& config, const Hardware& hardware, Routing routing) {
   const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
   StepPrograms programs(run);

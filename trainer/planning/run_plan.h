@@ -92,6 +92,8 @@ struct RunPlan {
   std::optional<std::int64_t> worst_bytes() const;
   // The verdict under the worst routing; that of even routing if routing changes no total.
   Fit worst_fit() const;
+  // The routing that larger sizes of this run are judged by: the worst if the run fits with it.
+  Routing judging() const { return worst_fit() == Fit::fits ? Routing::worst : Routing::even; }
   // "fits with even routing, does not fit with worst routing"; one word if routing changes no total, or nothing is
   // judged.
   std::string fit_words() const;
@@ -121,6 +123,9 @@ RunOutline outline_run(const Config& config, const Hardware& hardware, Routing r
 Verdict least_need(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
 // Whether least_need fits. Stops at the first rank that does not fit.
 bool fits_on(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
+
+// Bytes of the fullest rank with what is reserved, under the worst routing. Absent if routing changes no total.
+std::optional<std::int64_t> worst_need(const Config& config, const Hardware& hardware);
 
 // The time alone. `program` is that of the first rank; run.device is the device planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
