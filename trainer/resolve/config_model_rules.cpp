@@ -10,7 +10,6 @@ namespace {
 
 using Rules = std::vector<ConfigRule>;
 
-using Size = std::function<std::int64_t(const Config&)>;
 Size model_size(std::int64_t ModelConfig::*size) {
   return [=](const Config& c) { return c.model.*size; };
 }
@@ -21,33 +20,23 @@ Size model_size(std::int64_t StateSpaceConfig::*size) {
   return [=](const Config& c) { return c.model.has(Mixer::state_space) ? c.model.state_space.*size : 0; };
 }
 
-// A size must be a multiple of a degree.
-Messages split_faults(const NamedSize& size, const std::string& degree_key, int ranks) {
-  return none_or(size.value % ranks == 0, "{} {} does not split over {} {}: remainder {}", size.name, size.value,
-                 degree_key, ranks, size.value % ranks);
-}
-// The message calls the size `name`.
-ConfigRule splits_over(const std::string& degree_key, int Degrees::*degree, const std::string& key,
-                       const std::string& name, Size size) {
-  return {{key, degree_key}, [=](const Config& c) {
-            return split_faults({name, size(c)}, degree_key, c.parallelism.*degree);
-          }};
-}
-// The same of all widths of blocks of a kind.
-ConfigRule widths_split_over(const std::string& degree_key, int Degrees::*degree, BlockKind kind,
-                             const std::string& key, const std::string& name) {
-  return {{key, "model.layers", degree_key}, [=](const Config& c) {
+// Sizes must be multiples of a degree.
+ConfigRule splits_over(const std::string& degree_key, int Degrees::*degree, std::vector<std::string> keys,
+                       const Sizes& sizes) {
+  keys.push_back(degree_key);
+  return {std::move(keys), [=](const Config& c) {
             Messages faults;
-            for (const NamedSize& width : block_widths(c, kind, name)) {
-              for (std::string& fault : split_faults(width, degree_key, c.parallelism.*degree)) {
-                faults.push_back(std::move(fault));
-              }
+            const int ranks = c.parallelism.*degree;
+            for (const auto& [name, size] : sizes(c)) {
+              if (size % ranks == 0) continue;
+              faults.push_back(fmt::format("{} {} does not split over {} {}: remainder {}", name, size, degree_key,
+                                           ranks, size % ranks));
             }
             return faults;
           }};
 }
-ConfigRule splits_over_tensor(const std::string& key, Size size) {
-  return splits_over("parallelism.tensor", &Degrees::tensor, key, key, std::move(size));
+ConfigRule splits_over_tensor(const std::string& key, const Size& size) {
+  return splits_over("parallelism.tensor", &Degrees::tensor, {key}, one_size(key, size));
 }
 
 // Keys that blocks with a part need. Where nothing reads them they are written as 0.
@@ -146,7 +135,8 @@ Rules block_rules() {
       needed_by(BlockKind::moe, "model.moe.num_experts", model_size(&MoeConfig::num_experts)),
       needed_by(BlockKind::moe, "model.moe.num_experts_per_tok", model_size(&MoeConfig::num_experts_per_tok)),
       width_needed_by(BlockKind::moe, "model.moe.moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
-      widths_split_over("parallelism.tensor", &Degrees::tensor, BlockKind::dense, width, width),
+      splits_over("parallelism.tensor", &Degrees::tensor, {width, "model.layers"},
+                  block_widths(BlockKind::dense, width)),
       splits_over_tensor(shared, model_size(&MoeConfig::shared_expert_intermediate_size)),
       {{"model.moe.num_experts_per_tok", "model.moe.num_experts"},
        [](const Config& c) {
@@ -182,10 +172,11 @@ Rules block_rules() {
                         "drop the others: write \"sequence\" or \"microbatch\"",
                         name_of(moe.aux_loss), moe.capacity_factor);
        }},
-      splits_over("parallelism.expert", &Degrees::expert, "model.moe.num_experts", "num_experts",
-                  model_size(&MoeConfig::num_experts)),
-      widths_split_over("parallelism.expert_tensor", &Degrees::expert_tensor, BlockKind::moe,
-                        "model.moe.moe_intermediate_size", "moe_intermediate_size"),
+      splits_over("parallelism.expert", &Degrees::expert, {"model.moe.num_experts"},
+                  one_size("num_experts", model_size(&MoeConfig::num_experts))),
+      splits_over("parallelism.expert_tensor", &Degrees::expert_tensor,
+                  {"model.moe.moe_intermediate_size", "model.layers"},
+                  block_widths(BlockKind::moe, "moe_intermediate_size")),
       {{"parallelism.expert_dispatch", "parallelism.expert_nodes", "parallelism.expert"},
        [](const Config& c) {
          const Degrees& d = c.parallelism;
@@ -212,17 +203,23 @@ Rules block_rules() {
 
 }  // namespace
 
-std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name) {
-  std::vector<NamedSize> widths;
-  std::set<std::int64_t> own;
-  for (const ModelBlock& block : config.model.blocks) {
-    if (block == kind && block.width > 0) own.insert(block.width);
-  }
-  if (config.model.uses_width_of(kind)) widths.push_back({name, config.model.width(ModelBlock(kind))});
-  for (const std::int64_t width : own) {
-    widths.push_back({fmt::format("model.layers \"{}\": width", config.layers_text), width});
-  }
-  return widths;
+Sizes one_size(const std::string& name, Size size) {
+  return [=, size = std::move(size)](const Config& c) { return std::vector<NamedSize>{{name, size(c)}}; };
+}
+
+Sizes block_widths(BlockKind kind, const std::string& name) {
+  return [=](const Config& c) {
+    std::vector<NamedSize> widths;
+    std::set<std::int64_t> own;
+    for (const ModelBlock& block : c.model.blocks) {
+      if (block == kind && block.width > 0) own.insert(block.width);
+    }
+    if (c.model.uses_width_of(kind)) widths.push_back({name, c.model.width(ModelBlock(kind))});
+    for (const std::int64_t width : own) {
+      widths.push_back({fmt::format("model.layers \"{}\": width", c.layers_text), width});
+    }
+    return widths;
+  };
 }
 
 std::vector<ConfigRule> model_rules() {

@@ -216,8 +216,7 @@ Rules optimizer_rules() {
 
 // A matrix of a single row cannot be stepped by muon, and no other rule steps it.
 Rules muon_width_rules() {
-  using Widths = std::function<std::vector<NamedSize>(const Config&)>;
-  const auto rule = [](UpdateGroup group, Family family, const std::string& key, Widths widths) {
+  const auto rule = [](UpdateGroup group, Family family, const std::string& key, const Sizes& widths) {
     return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), key, "optimizer.name", "model.layers"},
                       [=](const Config& c) {
                         const bool muon =
@@ -233,12 +232,9 @@ Rules muon_width_rules() {
                         return Messages{};
                       }};
   };
-  const auto of_blocks = [](BlockKind kind, const std::string& key) {
-    return [=](const Config& c) { return block_widths(c, kind, key); };
-  };
   const std::string dense = "model.intermediate_size", experts = "model.moe.moe_intermediate_size",
                     shared = "model.moe.shared_expert_intermediate_size";
-  return {rule(UpdateGroup::dense, Family::dense, dense, of_blocks(BlockKind::dense, dense)),
+  return {rule(UpdateGroup::dense, Family::dense, dense, block_widths(BlockKind::dense, dense)),
           rule(UpdateGroup::dense, Family::dense, "model.state_space.num_heads",
                [](const Config& c) {
                  const StateSpaceConfig& space = c.model.state_space;
@@ -248,12 +244,11 @@ Rules muon_width_rules() {
                      {"state_space.n_groups x state_size", space.n_groups * space.state_size}};
                }),
           rule(UpdateGroup::dense, Family::dense, shared,
-               [=](const Config& c) {
-                 const bool exists = c.model.has(BlockKind::moe);
-                 return exists ? std::vector<NamedSize>{{shared, c.model.moe.shared_expert_intermediate_size}}
-                               : std::vector<NamedSize>{};
-               }),
-          rule(UpdateGroup::experts, Family::experts, experts, of_blocks(BlockKind::moe, experts))};
+               one_size(shared,
+                        [](const Config& c) {
+                          return c.model.has(BlockKind::moe) ? c.model.moe.shared_expert_intermediate_size : 0;
+                        })),
+          rule(UpdateGroup::experts, Family::experts, experts, block_widths(BlockKind::moe, experts))};
 }
 
 Rules profiling_rules() {

@@ -31,9 +31,13 @@ struct NamedSize {
   std::string name;
   std::int64_t value = 0;
 };
+// The sizes of a configuration that a rule judges.
+using Size = std::function<std::int64_t(const Config&)>;
+using Sizes = std::function<std::vector<NamedSize>(const Config&)>;
+Sizes one_size(const std::string& name, Size size);
 // The different widths of blocks of a kind: the model's, called `name`, if a block takes it, and those that
 // model.layers gives.
-std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name);
+Sizes block_widths(BlockKind kind, const std::string& name);
 
 std::vector<ConfigRule> config_rules();
 // Objections of the rules.
