@@ -64,13 +64,6 @@ std::string hashed_layout(const ResolvedRun& run) {
   return text;
 }
 
-Config with_said_precisions(Config config) {
-  for (const Family family : shard_families) {
-    config.precision_by_family.try_emplace(family, config.inherited_precision(family));
-  }
-  return config;
-}
-
 std::string text_hash(const std::string& text) {
   return checksum_text(checksum(text));
 }
@@ -140,13 +133,13 @@ std::string hashed_configuration(const Config& config) {
                                                       "data.index_cache"};
   std::vector<ConfigKey> schema = config_schema();
   std::erase_if(schema, [&](const ConfigKey& key) { return std::ranges::find(places, key.path()) != places.end(); });
-  return write_config(with_said_precisions(config), schema, [](const ConfigKey&) { return std::string(); });
+  return write_config(config, schema, [](const ConfigKey&) { return std::string(); });
 }
 
 std::map<std::string, std::string> timed_work(const Config& config) {
   constexpr std::array<std::string_view, 5> single = {"run.device", "training.frozen", "training.microbatch_size",
                                                       "training.recompute", "training.sequence_length"};
-  Config timed = with_said_precisions(config);
+  Config timed = config;
   timed.layers_text = std::to_string(timed.model.mtp_depth);  // the same however the blocks are written
   for (const ModelBlock& block : timed.model.blocks) timed.layers_text += " " + block_symbol(block);
   // A block's forward that runs again takes what the first took; the others change the times of backward calls.
