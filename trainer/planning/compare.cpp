@@ -11,7 +11,6 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/config/config_conditions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
@@ -140,20 +139,12 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Shardin
   preset(result.config, choice, island, expert_island);
   result.refused = fmt::format("{}", fmt::join(rule_faults(result.config), "; "));
 
-  const auto add = [&](std::string_view key, const auto& before, const auto& value) {
-    if (before != value) result.words.push_back(word(key, value));
-  };
-  const ShardPolicy &old = given.shard, &shard = result.config.shard;
-  add("parallelism.data_replicate", given.parallelism.data_replicate, degrees.data_replicate);
-  add("parallelism.data_shard", given.parallelism.data_shard, degrees.data_shard);
-  add("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
-  add("shard.residency", old.residency_by_stage.empty() ? to_string(old.residency) : "", to_string(shard.residency));
-  add("shard.reduction", to_string(old.reduction), to_string(shard.reduction));
-  add("shard.accumulation", name_of(old.accumulation), name_of(shard.accumulation));
-  if (given.memory_budget) result.words.push_back(word("shard.memory_budget", "none"));
+  result.words = changed_words(given, result.config,
+                               {"parallelism.data_replicate", "parallelism.data_shard", "shard.strategy",
+                                "shard.residency", "shard.reduction", "shard.accumulation", "shard.memory_budget"});
   const ResidencyChoice& experts = result.config.shard_by_family.at(Family::experts).residency;
-  if (choice.island && given.model.has(BlockKind::moe)) {
-    add("shard.experts.residency", to_string(shard.residency), to_string(experts));
+  if (choice.island && given.model.has(BlockKind::moe) && experts != result.config.shard.residency) {
+    result.words.push_back(word("shard.experts.residency", to_string(experts)));
   }
   return result;
 }
@@ -250,20 +241,13 @@ void reach_families(std::vector<StrategyPlan>& plans, const Config& given, const
     bool reached = each.words.empty() || !each.refused.empty();
     refusal_of([&] { reached = reached || read(each.words).shard_by_family == each.config.shard_by_family; });
     if (reached) continue;
+    std::vector<std::string> keys;
     for (const Family family : shard_families) {
-      const ShardPolicy &before = given.shard_by_family.at(family), &now = each.config.shard_by_family.at(family);
-      const auto add = [&](std::string_view key, const auto& old, const auto& value) {
-        const auto conditions = config_fields::of_family(family, key);
-        const bool is_read =
-            std::ranges::all_of(conditions, [&](const KeyCondition& one) { return one.holds(each.config); });
-        if (!is_read || old == value) return;
-        each.words = merged_words(each.words, {word(fmt::format("shard.{}.{}", name_of(family), key), value)});
-      };
-      add("strategy", name_of(before.strategy), name_of(now.strategy));
-      add("residency", before.residency_by_stage.empty() ? to_string(before.residency) : "", to_string(now.residency));
-      add("reduction", to_string(before.reduction), to_string(now.reduction));
-      add("accumulation", name_of(before.accumulation), name_of(now.accumulation));
+      for (const char* key : {"strategy", "residency", "reduction", "accumulation"}) {
+        keys.push_back(fmt::format("shard.{}.{}", name_of(family), key));
+      }
     }
+    each.words = merged_words(each.words, changed_words(given, each.config, keys));
   }
 }
 

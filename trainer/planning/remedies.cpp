@@ -55,15 +55,11 @@ void add_launch(const Config& config, const Degrees& degrees, Overrides& words) 
 
 // Words for the degrees that differ from the configuration's.
 Overrides degree_words(const Config& config, const Degrees& degrees) {
-  Overrides words;
-  const auto add = [&](std::string_view key, int Degrees::*degree) {
-    if (config.parallelism.*degree != degrees.*degree) words.push_back(word(key, degrees.*degree));
-  };
-  add("parallelism.pipeline", &Degrees::pipeline);
-  add("parallelism.tensor", &Degrees::tensor);
-  add("parallelism.context", &Degrees::context);
-  add("parallelism.data_shard", &Degrees::data_shard);
-  add("parallelism.data_replicate", &Degrees::data_replicate);
+  Config changed = config;
+  changed.parallelism = degrees;
+  Overrides words = changed_words(config, changed,
+                                  {"parallelism.pipeline", "parallelism.tensor", "parallelism.context",
+                                   "parallelism.data_shard", "parallelism.data_replicate"});
   add_launch(config, degrees, words);
   return words;
 }
@@ -469,6 +465,19 @@ std::span<const Remedy> remedies_beside_more_ranks() {
 
 std::span<const Remedy> remedies_against_host() {
   return for_host;
+}
+
+Overrides changed_words(const Config& before, const Config& now, const std::vector<std::string>& keys) {
+  const std::vector<ConfigKey> schema = config_schema();
+  Overrides words;
+  for (const std::string& path : keys) {
+    const ConfigKey& key = *std::ranges::find(schema, path, &ConfigKey::path);
+    std::string value = key.write(now);
+    if (value == key.write(before) || missing_for(key, now)) continue;
+    std::erase(value, '"');
+    words.push_back(word(path, value));
+  }
+  return words;
 }
 
 Overrides merged_words(const Overrides& words, const Overrides& more) {

@@ -73,6 +73,8 @@ template <typename Value>
 std::string word(std::string_view key, const Value& value) {
   return fmt::format("--{}={}", key, value);
 }
+// A word for each of `keys`, by path, that `now` reads and that has another value in `before`.
+Overrides changed_words(const Config& before, const Config& now, const std::vector<std::string>& keys);
 // `words` with those of `more`; `more` wins if both have a key.
 Overrides merged_words(const Overrides& words, const Overrides& more);
 // The same degrees over more ranks, with the same work per rank: `data_shard` ranks, and a batch that grows with them.
