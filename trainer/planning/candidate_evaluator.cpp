@@ -198,17 +198,17 @@ CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
       for (; choice.recompute < recomputes; ++choice.recompute) {
         const auto& common = pieces.at({choice.recompute, kind_of(choice.policy)});
         const LeastTaken least = least_of_any_layout(config, common->pieces);
-        add_leaf(
-            {.known = Known::mean, .seconds = least.seconds, .bytes = least.bytes, .choice = choice, .common = common},
-            least.static_bytes, step);
+        add_leaf({.known = Known::mean, .choice = choice, .common = common}, least, step);
       }
     }
   }
   return step;
 }
 
-void CandidateEvaluator::add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const {
-  const bool static_fits = fits(static_bytes), all_fits = static_fits && fits(node.bytes);
+void CandidateEvaluator::add_leaf(SearchNode node, const LeastTaken& least, CandidateEvaluation& step) const {
+  node.seconds = std::max(node.seconds, least.seconds);
+  node.bytes = std::max(node.bytes, least.bytes);
+  const bool static_fits = fits(least.static_bytes), all_fits = static_fits && fits(node.bytes);
   if (!all_fits) ++step.counts[static_fits ? ChoiceOutcome::held_bytes : ChoiceOutcome::static_bytes];
   (all_fits ? step.nodes : step.too_large).push_back(std::move(node));
 }
@@ -243,10 +243,8 @@ CandidateEvaluation CandidateEvaluator::deal(SearchNode node) const {
   const LeastTaken least = least_of_any_list(config, common.pieces, layout);
   node.known = Known::layout;
   node.layout = config.stages() == 1 ? "auto" : to_string(layout, config.model);
-  node.seconds = std::max(node.seconds, least.seconds);
-  node.bytes = std::max(node.bytes, least.bytes);
   CandidateEvaluation step;
-  add_leaf(std::move(node), least.static_bytes, step);
+  add_leaf(std::move(node), least, step);
   return step;
 }
 
@@ -255,10 +253,8 @@ CandidateEvaluation CandidateEvaluator::tighten(SearchNode node) const {
   const LeastTaken least = least_taken(config, node.common->pieces, stage_layout(config));
   node.known = Known::bounds;
   node.common.reset();
-  node.seconds = std::max(node.seconds, least.seconds);
-  node.bytes = std::max(node.bytes, least.bytes);
   CandidateEvaluation step;
-  add_leaf(std::move(node), least.static_bytes, step);
+  add_leaf(std::move(node), least, step);
   return step;
 }
 

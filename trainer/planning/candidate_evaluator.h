@@ -76,7 +76,8 @@ class CandidateEvaluator {
   Pieces pieces_of(const SearchNode& node, const std::function<bool(Recompute)>& wanted) const;
   std::string kind_of(std::size_t policy) const;
   CandidateEvaluation expand(const SearchNode& node) const;
-  void add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const;
+  // Raises the node's bounds to `least`.
+  void add_leaf(SearchNode node, const LeastTaken& least, CandidateEvaluation& step) const;
   // The configuration of a node with a layout.
   Config config_of_node(const SearchNode& node) const;
   const ScheduleResidents& residents_of(const Config& config, std::size_t order) const;
