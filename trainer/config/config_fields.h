@@ -1,5 +1,5 @@
-// Kinds of keys for building the schema. `access` maps a Config, constant or not, to the field, so that one entry of
-// the table both reads and writes. The field of an integer or a number may be optional: the word "auto" empties it.
+// Kinds of keys for building the schema. A key's field serves reading and writing. The field of an integer or a number
+// may be optional: the word "auto" empties it.
 #pragma once
 
 #include <functional>
@@ -46,13 +46,20 @@ inline constexpr NumberRange positive_or_zero{
 inline constexpr NumberRange below_one{0, 1, false, true, "in [0, 1)"};
 inline constexpr NumberRange up_to_one{0, 1, false, false, "in [0, 1]"};
 
-// Accesses to the fields of a section, a member or a function: fields_of(&Config::run)(&RunConfig::seed).
+// The field of a key by its path. `access` maps a Config, constant or not, to it.
+template <typename Access>
+struct KeyField {
+  std::string path;
+  Access access;
+};
+// The fields of a section, which is a member or a function: fields_of("run", &Config::run)("seed", &RunConfig::seed).
 template <typename Section>
-constexpr auto fields_of(Section section) {
-  return [section](auto field) {
-    return [ section, field ](auto& config) -> auto& {
-      return std::invoke(section, config).*field;
+auto fields_of(const std::string& name, Section section) {
+  return [=](const std::string& key, auto member) {
+    const auto access = [ section, member ](auto& config) -> auto& {
+      return std::invoke(section, config).*member;
     };
+    return KeyField{name + "." + key, access};
   };
 }
 template <typename Access>
@@ -95,21 +102,20 @@ std::string wrong_word(const std::string& word, const std::vector<std::string>& 
 
 // `read` makes the value of the field of a written one, or throws Error; `write` makes TOML of it.
 template <typename Access, typename Read, typename Write>
-ConfigKey value_key(const std::string& path, std::string type, std::string help, Access access, Read read,
-                    Write write) {
-  ConfigKey key = make_key(path, std::move(type), std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) {
+ConfigKey value_key(const KeyField<Access>& field, std::string type, std::string help, Read read, Write write) {
+  ConfigKey key = make_key(field.path, std::move(type), std::move(help));
+  key.read = [=, access = field.access](Config& config, const ConfigValue& value) {
     Faults faults;
     collect(faults, value, [&] { std::invoke(access, config) = read(value); });
     return faults;
   };
-  key.write = [=](const Config& config) { return write(std::invoke(access, config)); };
+  key.write = [=, access = field.access](const Config& config) { return write(std::invoke(access, config)); };
   return key;
 }
 
 // An integer or a number of the range, or "auto" if the field is optional.
 template <typename Number, typename Range, typename Access>
-ConfigKey ranged_key(const std::string& path, const char* type, std::string help, Range range, Access access) {
+ConfigKey ranged_key(const KeyField<Access>& field, const char* type, std::string help, Range range) {
   using Field = FieldOf<Access>;
   constexpr bool may_be_auto = is_optional<Field>;
   const std::string expected = may_be_auto ? fmt::format("{} or \"{}\"", type, automatic) : type;
@@ -118,39 +124,39 @@ ConfigKey ranged_key(const std::string& path, const char* type, std::string help
     if (may_be_auto && word && *word == automatic) return Field();
     return static_cast<Field>(read_number(value, expected, range));
   };
-  const auto write = [](const Field& field) {
+  const auto write = [](const Field& now) {
     if constexpr (may_be_auto) {
-      return field ? toml_text(static_cast<Number>(*field)) : toml_text(std::string(automatic));
+      return now ? toml_text(static_cast<Number>(*now)) : toml_text(std::string(automatic));
     } else {
-      return toml_text(static_cast<Number>(field));
+      return toml_text(static_cast<Number>(now));
     }
   };
-  return value_key(path, expected, std::move(help), access, read, write);
+  return value_key(field, expected, std::move(help), read, write);
 }
 template <typename Access>
-ConfigKey integer_key(const std::string& path, std::string help, IntegerRange range, Access access) {
-  return ranged_key<std::int64_t>(path, "an integer", std::move(help), range, access);
+ConfigKey integer_key(const KeyField<Access>& field, std::string help, IntegerRange range) {
+  return ranged_key<std::int64_t>(field, "an integer", std::move(help), range);
 }
 template <typename Access>
-ConfigKey number_key(const std::string& path, std::string help, NumberRange range, Access access) {
-  return ranged_key<double>(path, "a number", std::move(help), range, access);
+ConfigKey number_key(const KeyField<Access>& field, std::string help, NumberRange range) {
+  return ranged_key<double>(field, "a number", std::move(help), range);
 }
 
 // An amount of memory, or the word `absent`.
 template <typename Access>
-ConfigKey bytes_key(const std::string& path, std::string help, const std::string& absent, Access access) {
+ConfigKey bytes_key(const KeyField<Access>& field, std::string help, const std::string& absent) {
   const auto read = [=](const ConfigValue& value) { return read_bytes(value, absent); };
   const auto write = [=](const std::optional<std::int64_t>& bytes) {
     return bytes ? bytes_text(*bytes) : toml_text(absent);
   };
-  return value_key(path, "a string or an integer", std::move(help), access, read, write);
+  return value_key(field, "a string or an integer", std::move(help), read, write);
 }
 
 template <typename Access>
-ConfigKey boolean_key(const std::string& path, std::string help, Access access) {
+ConfigKey boolean_key(const KeyField<Access>& field, std::string help) {
   const auto read = [](const ConfigValue& value) { return expect<bool>(value, "a boolean"); };
-  const auto write = [](bool field) { return toml_text(field); };
-  return value_key(path, "a boolean", std::move(help), access, read, write);
+  const auto write = [](bool now) { return toml_text(now); };
+  return value_key(field, "a boolean", std::move(help), read, write);
 }
 
 inline void any_text(const std::string&) {}
@@ -163,28 +169,28 @@ inline auto not_empty(const char* complaint) {
 
 // A text that `parse` makes a value of, or throws Error; `text_of` makes the text again.
 template <typename Access, typename Parse, typename TextOf>
-ConfigKey text_key(const std::string& path, std::string help, Access access, Parse parse, TextOf text_of) {
+ConfigKey text_key(const KeyField<Access>& field, std::string help, Parse parse, TextOf text_of) {
   const auto read = [=](const ConfigValue& value) { return parse(expect<std::string>(value, "a string")); };
-  const auto write = [=](const auto& field) { return toml_text(text_of(field)); };
-  return value_key(path, "a string", std::move(help), access, read, write);
+  const auto write = [=](const auto& now) { return toml_text(text_of(now)); };
+  return value_key(field, "a string", std::move(help), read, write);
 }
 // Of a value with to_string().
 template <typename Access, typename Parse>
-ConfigKey parsed_key(const std::string& path, std::string help, Access access, Parse parse) {
-  return text_key(path, std::move(help), access, parse, [](const auto& value) { return to_string(value); });
+ConfigKey parsed_key(const KeyField<Access>& field, std::string help, Parse parse) {
+  return text_key(field, std::move(help), parse, [](const auto& value) { return to_string(value); });
 }
 // The text as it is; `check` throws Error if it is not accepted.
 template <typename Access, typename Check>
-ConfigKey string_key(const std::string& path, std::string help, Access access, Check check) {
+ConfigKey string_key(const KeyField<Access>& field, std::string help, Check check) {
   const auto checked = [=](const std::string& text) {
     check(text);
     return text;
   };
-  return text_key(path, std::move(help), access, checked, std::identity());
+  return text_key(field, std::move(help), checked, std::identity());
 }
 // One of `values`, by name_of(). `absent`: words known elsewhere that this version does not offer.
 template <typename Access>
-ConfigKey choice_key(const std::string& path, std::string help, std::vector<FieldOf<Access>> values, Access access,
+ConfigKey choice_key(const KeyField<Access>& field, std::string help, std::vector<FieldOf<Access>> values,
                      std::vector<std::string> absent = {}) {
   const auto parse = [=](const std::string& word) {
     std::vector<std::string> names;
@@ -195,26 +201,26 @@ ConfigKey choice_key(const std::string& path, std::string help, std::vector<Fiel
     fail_request("{}", wrong_word(word, names, absent));
   };
   const auto text_of = [](const auto& value) { return std::string(name_of(value)); };
-  return text_key(path, std::move(help), access, parse, text_of);
+  return text_key(field, std::move(help), parse, text_of);
 }
 // Any value of an enumeration.
 template <typename Access>
-ConfigKey choice_key(const std::string& path, std::string help, Access access) {
+ConfigKey choice_key(const KeyField<Access>& field, std::string help) {
   constexpr auto& all = all_values<FieldOf<Access>>;
-  return choice_key(path, std::move(help), {all.begin(), all.end()}, access);
+  return choice_key(field, std::move(help), {all.begin(), all.end()});
 }
 
 // A list of texts; `check` looks at each of them, as that of string_key() does.
 template <typename Access, typename Check>
-ConfigKey texts_key(const std::string& path, std::string help, Access access, Check check) {
-  ConfigKey key = make_key(path, "an array of strings", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
+ConfigKey texts_key(const KeyField<Access>& field, std::string help, Check check) {
+  ConfigKey key = make_key(field.path, "an array of strings", std::move(help));
+  key.read = [=, access = field.access](Config& config, const ConfigValue& value) -> Faults {
     std::vector<std::string> texts;
     Faults faults = read_texts(value, check, texts);
     if (faults.empty()) std::invoke(access, config) = std::move(texts);
     return faults;
   };
-  key.write = [=](const Config& config) { return toml_text(std::invoke(access, config)); };
+  key.write = [access = field.access](const Config& config) { return toml_text(std::invoke(access, config)); };
   return key;
 }
 

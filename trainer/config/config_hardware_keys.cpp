@@ -19,38 +19,33 @@ void names_hardware(const std::string& name) {
 
 std::vector<ConfigKey> hardware_keys() {
   using H = HardwareConfig;
-  const auto field = fields_of(&Config::hardware);
+  const auto field = fields_of("hardware", &Config::hardware);
   return {
-      string_key("hardware.name",
-                 "card that a step is planned and simulated for and timing is solved by: see weft "
-                 "hardware; "
-                 "empty: one like run.device",
-                 field(&H::name), names_hardware),
-      integer_key("hardware.ranks_per_node", "ranks of a node; auto: the card's", degree_range,
-                  field(&H::ranks_per_node)),
-      bytes_key("hardware.memory",
+      string_key(field("name", &H::name),
+                 "card that a step is planned and simulated for and timing is solved by: see weft hardware; empty: one "
+                 "like run.device",
+                 names_hardware),
+      integer_key(field("ranks_per_node", &H::ranks_per_node), "ranks of a node; auto: the card's", degree_range),
+      bytes_key(field("memory", &H::memory),
                 "memory of a card, such as \"80 GiB\"; auto: the card's; where it has room, gradients add up whole by "
                 "default",
-                automatic, field(&H::memory)),
-      number_key("hardware.node_bytes_per_second", "out of a node, all its adapters together; auto: the card's",
-                 rate_range, field(&H::node_bytes_per_second)),
-      number_key("hardware.link_bytes_per_second", "from one rank to another of its node; auto: the card's", rate_range,
-                 field(&H::link_bytes_per_second)),
-      number_key("hardware.host_bytes_per_second",
-                 "between a card and its host's memory, in each direction; auto: the card's", rate_range,
-                 field(&H::host_bytes_per_second)),
-      bytes_key("hardware.host_memory", "memory of a host for each of its cards, such as \"200 GiB\"; auto: the card's",
-                automatic, field(&H::host_memory)),
-      number_key("hardware.flops_per_second",
-                 "peak of a card, in the dtype that dense parts compute in; auto: the card's", peak_range,
-                 field(&H::flops_per_second)),
-      number_key("hardware.reached", "part of that peak that the products of a step reach; auto: the card's",
-                 part_range, field(&H::reached)),
-      only_where(
-          {has_blocks(BlockKind::moe)},
-          number_key("hardware.expert_load",
-                     "load of the busiest rank's experts over the mean, as modelled times take it",
-                     NumberRange{1, 1024, false, false, "from 1, an even load, to 1024"}, field(&H::expert_load))),
+                automatic),
+      number_key(field("node_bytes_per_second", &H::node_bytes_per_second),
+                 "out of a node, all its adapters together; auto: the card's", rate_range),
+      number_key(field("link_bytes_per_second", &H::link_bytes_per_second),
+                 "from one rank to another of its node; auto: the card's", rate_range),
+      number_key(field("host_bytes_per_second", &H::host_bytes_per_second),
+                 "between a card and its host's memory, in each direction; auto: the card's", rate_range),
+      bytes_key(field("host_memory", &H::host_memory),
+                "memory of a host for each of its cards, such as \"200 GiB\"; auto: the card's", automatic),
+      number_key(field("flops_per_second", &H::flops_per_second),
+                 "peak of a card, in the dtype that dense parts compute in; auto: the card's", peak_range),
+      number_key(field("reached", &H::reached), "part of that peak that the products of a step reach; auto: the card's",
+                 part_range),
+      only_where({has_blocks(BlockKind::moe)},
+                 number_key(field("expert_load", &H::expert_load),
+                            "load of the busiest rank's experts over the mean, as modelled times take it",
+                            NumberRange{1, 1024, false, false, "from 1, an even load, to 1024"})),
   };
 }
 

@@ -10,49 +10,50 @@ namespace {
 
 // The float32 bias stays finite: 2^31 steps of 65,536 such rates (the most that a step can be) sum to 1.4e20.
 constexpr NumberRange bias_rate_range{0, 1e6, false, false, "in [0, 1e6]"};
-constexpr auto moe_field = fields_of([](auto& config) -> auto& { return config.model.moe; });
+auto moe_fields() {
+  return fields_of(
+      "model.moe", [](auto& config) -> auto& { return config.model.moe; });
+}
 
 }  // namespace
 
 std::vector<ConfigKey> moe_keys() {
+  const auto field = moe_fields();
   const KeyCondition has_shared_expert{"shared_expert_intermediate_size is not 0",
                                        [](const Config& c) { return c.model.moe.shared_expert_intermediate_size > 0; }};
   return {
-      number_key("model.moe.router_jitter_noise",
-                 "in training a router's input is multiplied by numbers from 1 - this to 1 + this; 0: not", below_one,
-                 moe_field(&MoeConfig::router_jitter_noise)),
-      integer_key("model.moe.num_experts", "routed experts of an MoE block", count_range,
-                  moe_field(&MoeConfig::num_experts)),
-      integer_key("model.moe.num_experts_per_tok", "experts a token goes to", count_range,
-                  moe_field(&MoeConfig::num_experts_per_tok)),
-      number_key("model.moe.real_fraction",
+      number_key(field("router_jitter_noise", &MoeConfig::router_jitter_noise),
+                 "in training a router's input is multiplied by numbers from 1 - this to 1 + this; 0: not", below_one),
+      integer_key(field("num_experts", &MoeConfig::num_experts), "routed experts of an MoE block", count_range),
+      integer_key(field("num_experts_per_tok", &MoeConfig::num_experts_per_tok), "experts a token goes to",
+                  count_range),
+      number_key(field("real_fraction", &MoeConfig::real_fraction),
                  "below 1: a token makes num_experts_per_tok / this choices, among experts and null slots, which "
                  "compute nothing; of even choices this part goes to experts",
-                 NumberRange{0.01, 1, false, false, "from 0.01 to 1"}, moe_field(&MoeConfig::real_fraction)),
-      integer_key("model.moe.moe_intermediate_size", "width inside a routed expert", count_range,
-                  moe_field(&MoeConfig::moe_intermediate_size)),
-      integer_key("model.moe.shared_expert_intermediate_size", "width inside the shared expert; 0: none", count_range,
-                  moe_field(&MoeConfig::shared_expert_intermediate_size)),
-      only_where({has_shared_expert}, boolean_key("model.moe.shared_expert_gate",
-                                                  "the shared expert's output is multiplied by a sigmoid of the token",
-                                                  moe_field(&MoeConfig::shared_expert_gate))),
-      boolean_key("model.moe.norm_topk_prob", "weights of the chosen experts sum to one",
-                  moe_field(&MoeConfig::norm_topk_prob)),
+                 NumberRange{0.01, 1, false, false, "from 0.01 to 1"}),
+      integer_key(field("moe_intermediate_size", &MoeConfig::moe_intermediate_size), "width inside a routed expert",
+                  count_range),
+      integer_key(field("shared_expert_intermediate_size", &MoeConfig::shared_expert_intermediate_size),
+                  "width inside the shared expert; 0: none", count_range),
+      only_where({has_shared_expert},
+                 boolean_key(field("shared_expert_gate", &MoeConfig::shared_expert_gate),
+                             "the shared expert's output is multiplied by a sigmoid of the token")),
+      boolean_key(field("norm_topk_prob", &MoeConfig::norm_topk_prob), "weights of the chosen experts sum to one"),
       choice_key(
-          "model.moe.scoring",
-          "how router logits become scores; softmax with norm_topk_prob is a softmax of the chosen experts alone",
-          moe_field(&MoeConfig::scoring)),
-      number_key("model.moe.routed_scaling_factor", "factor of the weights of the chosen experts", positive,
-                 moe_field(&MoeConfig::routed_scaling_factor)),
-      integer_key("model.moe.n_group", "equal groups of neighbouring experts", {1, most_expert_groups},
-                  moe_field(&MoeConfig::n_group)),
-      integer_key("model.moe.topk_group",
+          field("scoring", &MoeConfig::scoring),
+          "how router logits become scores; softmax with norm_topk_prob is a softmax of the chosen experts alone"),
+      number_key(field("routed_scaling_factor", &MoeConfig::routed_scaling_factor),
+                 "factor of the weights of the chosen experts", positive),
+      integer_key(field("n_group", &MoeConfig::n_group), "equal groups of neighbouring experts",
+                  {1, most_expert_groups}),
+      integer_key(field("topk_group", &MoeConfig::topk_group),
                   "groups that a token chooses from: those with the largest sums of their two best scores",
-                  {1, most_expert_groups}, moe_field(&MoeConfig::topk_group)),
+                  {1, most_expert_groups}),
   };
 }
 
 std::vector<ConfigKey> balance_keys() {
+  const auto field = moe_fields();
   const KeyCondition drops{"capacity_factor is not 0", [](const Config& c) { return c.model.moe.drops(); }};
   const KeyConditions balances = {has_blocks(BlockKind::moe), {"router_aux_loss_coef is not 0", [](const Config& c) {
                                                                  return c.model.moe.router_aux_loss_coef > 0.0;
@@ -64,51 +65,42 @@ std::vector<ConfigKey> balance_keys() {
   steps_bias.push_back(
       {"bias_update_rate is not 0", [](const Config& c) { return c.model.moe.bias_update_rate > 0.0; }});
   return {
-      number_key("model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
-                 moe_field(&MoeConfig::router_aux_loss_coef)),
+      number_key(field("router_aux_loss_coef", &MoeConfig::router_aux_loss_coef), "weight of the load-balancing loss",
+                 non_negative),
       only_where(
           balances,
           choice_key(
-              "model.moe.aux_loss",
+              field("aux_loss", &MoeConfig::aux_loss),
               "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
               "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and "
               "microbatch size has the same losses; or of all tokens of a rank's microbatch, and the mean over "
               "microbatches: depends on microbatch_size and data ranks; or of the choices of a data rank, or of all, "
-              "in all microbatches of the step so far and the scores of a microbatch, and the mean over microbatches",
-              moe_field(&MoeConfig::aux_loss))),
-      number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
-                 moe_field(&MoeConfig::router_z_loss_coef)),
-      boolean_key("model.moe.selection_bias",
+              "in all microbatches of the step so far and the scores of a microbatch, and the mean over microbatches")),
+      number_key(field("router_z_loss_coef", &MoeConfig::router_z_loss_coef),
+                 "weight of the squared log-sum of router logits", non_negative),
+      boolean_key(field("selection_bias", &MoeConfig::selection_bias),
                   "balance without a loss: a number of each expert, added to its scores in the choice alone, moves "
-                  "against its load after each step",
-                  moe_field(&MoeConfig::selection_bias)),
+                  "against its load after each step"),
       only_where(steps_bias,
-                 choice_key("model.moe.bias_update",
-                            "step of that number: bias_update_rate up or down, or times what lacks of the mean load",
-                            moe_field(&MoeConfig::bias_update))),
-      only_where(moves_bias, number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is",
-                                        bias_rate_range, moe_field(&MoeConfig::bias_update_rate))),
+                 choice_key(field("bias_update", &MoeConfig::bias_update),
+                            "step of that number: bias_update_rate up or down, or times what lacks of the mean load")),
+      only_where(moves_bias, number_key(field("bias_update_rate", &MoeConfig::bias_update_rate),
+                                        "size of that step; 0: the bias stays as it is", bias_rate_range)),
       only_where(steps_bias,
-                 choice_key("model.moe.bias_schedule",
-                            "bias_update_rate over the run: the same, or in proportion to the learning rate",
-                            moe_field(&MoeConfig::bias_schedule))),
-      number_key("model.moe.capacity_factor",
+                 choice_key(field("bias_schedule", &MoeConfig::bias_schedule),
+                            "bias_update_rate over the run: the same, or in proportion to the learning rate")),
+      number_key(field("capacity_factor", &MoeConfig::capacity_factor),
                  "an expert takes at most so many times its even share of a sequence's choices, and drops the rest; 0: "
                  "it drops none",
-                 non_negative, moe_field(&MoeConfig::capacity_factor)),
+                 non_negative),
       only_where({drops},
-                 choice_key("model.moe.drop_policy",
-                            "choices that are dropped: those of the smallest weights, or of the last positions",
-                            moe_field(&MoeConfig::drop_policy))),
-      only_where(
-          {drops},
-          boolean_key("model.moe.pad_to_capacity",
-                      "experts compute as many rows as they may take, zeros for those that they lack: row counts "
-                      "are not exchanged, and the host waits for none",
-                      moe_field(&MoeConfig::pad_to_capacity))),
-      boolean_key("model.moe.force_balance",
-                  "experts are dealt to tokens in turn, whatever their scores: to measure speed, not to train",
-                  moe_field(&MoeConfig::force_balance)),
+                 choice_key(field("drop_policy", &MoeConfig::drop_policy),
+                            "choices that are dropped: those of the smallest weights, or of the last positions")),
+      only_where({drops}, boolean_key(field("pad_to_capacity", &MoeConfig::pad_to_capacity),
+                                      "experts compute as many rows as they may take, zeros for those that they lack: "
+                                      "row counts are not exchanged, and the host waits for none")),
+      boolean_key(field("force_balance", &MoeConfig::force_balance),
+                  "experts are dealt to tokens in turn, whatever their scores: to measure speed, not to train"),
   };
 }
 

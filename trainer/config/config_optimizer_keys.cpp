@@ -21,16 +21,17 @@ OptimizerConfig options_of(const Config& config, std::optional<UpdateGroup> grou
   return group ? resolved_groups(config)[*group] : config.optimizer;
 }
 
-// Access to a field of a group: the field itself for reading a key into it, a copy for writing it out.
+// The field of a group's key: itself for reading the key into it, a copy for writing it out.
 template <typename T>
-auto field(std::optional<UpdateGroup> group, T OptimizerConfig::*member) {
-  return [group, member](auto& config) -> decltype(auto) {
+auto field_of(std::optional<UpdateGroup> group, const std::string& path, T OptimizerConfig::*member) {
+  const auto access = [group, member](auto& config) -> decltype(auto) {
     if constexpr (std::is_const_v<std::remove_reference_t<decltype(config)>>) {
       return T(options_of(config, group).*member);
     } else {
       return (options_of(config, group).*member);
     }
   };
+  return KeyField{path, access};
 }
 
 // The rules that read a key; none for a key of every rule.
@@ -87,31 +88,31 @@ KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
 
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
   const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
+  const auto field = [&](const std::string& key, auto member) { return field_of(group, section + "." + key, member); };
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".name", "update rule", field(group, &OptimizerConfig::rule)),
-      number_key(section + ".learning_rate", "after warm-up", non_negative,
-                 field(group, &OptimizerConfig::learning_rate)),
+      choice_key(field("name", &OptimizerConfig::rule), "update rule"),
+      number_key(field("learning_rate", &OptimizerConfig::learning_rate), "after warm-up", non_negative),
       betas_key(section + ".betas", group),
-      number_key(section + ".eps", with_rules("added to the root of the second moment", "eps"), positive,
-                 field(group, &OptimizerConfig::eps)),
-      number_key(section + ".weight_decay", "decoupled, times the learning rate", non_negative,
-                 field(group, &OptimizerConfig::weight_decay)),
-      number_key(section + ".momentum", with_rules("part of the sum of gradients that stays", "momentum"), below_one,
-                 field(group, &OptimizerConfig::momentum)),
-      choice_key(section + ".state", "moments are kept in; bfloat16 is rounded stochastically, muon's to the nearest",
-                 {DType::float32, DType::bfloat16}, field(group, &OptimizerConfig::state),
-                 {"float16", "float8", "float64"}),
-      choice_key(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",
-                 field(group, &OptimizerConfig::muon_scale)),
-      choice_key(section + ".newton_schulz", "dtype of muon's orthogonalisation", {DType::float32, DType::bfloat16},
-                 field(group, &OptimizerConfig::newton_schulz), {"float16"}),
+      number_key(field("eps", &OptimizerConfig::eps), with_rules("added to the root of the second moment", "eps"),
+                 positive),
+      number_key(field("weight_decay", &OptimizerConfig::weight_decay), "decoupled, times the learning rate",
+                 non_negative),
+      number_key(field("momentum", &OptimizerConfig::momentum),
+                 with_rules("part of the sum of gradients that stays", "momentum"), below_one),
+      choice_key(field("state", &OptimizerConfig::state),
+                 "moments are kept in; bfloat16 is rounded stochastically, muon's to the nearest",
+                 {DType::float32, DType::bfloat16}, {"float16", "float8", "float64"}),
+      choice_key(field("muon_scale", &OptimizerConfig::muon_scale),
+                 "size of a step of muon: that of adamw's, or by a matrix' aspect"),
+      choice_key(field("newton_schulz", &OptimizerConfig::newton_schulz), "dtype of muon's orthogonalisation",
+                 {DType::float32, DType::bfloat16}, {"float16"}),
   };
   if (!group) {
     keys.push_back(only_where(
         {steps_some_by_adamw()},
-        number_key("optimizer.offload",
+        number_key(KeyField{"optimizer.offload", &Config::state_offload},
                    "part of each stage's states of adamw that stays in host memory, the largest tensors first",
-                   up_to_one, &Config::state_offload)));
+                   up_to_one)));
     return keys;
   }
   for (ConfigKey& key : keys) {

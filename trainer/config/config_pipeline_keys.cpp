@@ -56,10 +56,9 @@ void require_schedule(const std::string& name) {
 }  // namespace
 
 ConfigKey schedule_key() {
-  ConfigKey key =
-      make_key("pipeline.schedule", "a string",
-               "order of forwards and backwards: a name, a .csv file in PyTorch's compute-only form, or the "
-               "lines of one, as a run's config.toml has them");
+  ConfigKey key = make_key("pipeline.schedule", "a string",
+                           "order of forwards and backwards: a name, a .csv file in PyTorch's compute-only form, or "
+                           "the lines of one, as a run's config.toml has them");
   key.read = [](Config& config, const ConfigValue& value) {
     Faults faults;
     collect(faults, value, [&] {
@@ -87,10 +86,9 @@ ConfigKey schedule_key() {
 }
 
 ConfigKey layout_key() {
-  ConfigKey key =
-      make_key("pipeline.layout", "a string or an array",
-               "blocks of each stage: auto (by cost), \"Ed|(e|)*3eL\", or a list with a text or a number of "
-               "blocks a stage");
+  ConfigKey key = make_key(
+      "pipeline.layout", "a string or an array",
+      "blocks of each stage: auto (by cost), \"Ed|(e|)*3eL\", or a list with a text or a number of blocks a stage");
   key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data)) {
       return read_list(config, *elements, value);
@@ -114,11 +112,11 @@ ConfigKey layout_key() {
 }
 
 ConfigKey stage_blocks_key(const std::string& which) {
-  return integer_key("pipeline." + which + "_stage_blocks",
+  return integer_key(fields_of("pipeline", &Config::pipeline)(
+                         which + "_stage_blocks",
+                         which == "first" ? &PipelineConfig::first_stage_blocks : &PipelineConfig::last_stage_blocks),
                      "blocks of the " + which + " stage, the other stages getting equally many; auto: by layout",
-                     blocks_range,
-                     fields_of(&Config::pipeline)(which == "first" ? &PipelineConfig::first_stage_blocks
-                                                                   : &PipelineConfig::last_stage_blocks));
+                     blocks_range);
 }
 
 }  // namespace weft::config_fields

@@ -28,7 +28,7 @@ constexpr IntegerRange timeout_range{1, 86'400};
 constexpr IntegerRange chunks_range{1, 1024};
 
 Keys run_keys() {
-  const auto field = fields_of(&Config::run);
+  const auto field = fields_of("run", &Config::run);
   const KeyCondition on_gpu{"device is \"cuda\"", [](const Config& c) { return c.run.device == DeviceKind::cuda; }};
   // Plans for a card read it too.
   const KeyCondition for_gpu{"device is \"cuda\" or hardware.name a card", [](const Config& c) {
@@ -36,135 +36,123 @@ Keys run_keys() {
                                return c.run.device == DeviceKind::cuda || (!name.empty() && name != "cpu");
                              }};
   return {
-      string_key("run.name", "shown in the banner", field(&RunConfig::name), any_text),
-      string_key("run.directory", "folder of the run's files", field(&RunConfig::directory),
+      string_key(field("name", &RunConfig::name), "shown in the banner", any_text),
+      string_key(field("directory", &RunConfig::directory), "folder of the run's files",
                  not_empty("the text is empty")),
-      integer_key("run.seed", "of initial values and data order", {0, std::numeric_limits<std::int64_t>::max()},
-                  field(&RunConfig::seed)),
-      integer_key("run.steps", "optimizer steps", size_range, field(&RunConfig::steps)),
-      choice_key("run.device", "where ranks compute", field(&RunConfig::device)),
-      choice_key("run.launch", "each rank is one of the threads of this process, or a process of its own",
-                 field(&RunConfig::launch)),
-      integer_key("run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
-                  field(&RunConfig::ranks_per_device)),
-      boolean_key("run.registered_buffers",
-                  "gather parameters into memory that NCCL reaches in place; takes some more of it",
-                  field(&RunConfig::registered_buffers)),
-      only_where({has_blocks(Mixer::attention)},
-                 parsed_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
-                            field(&RunConfig::attention), parse_attention_choice)),
-      only_where({for_gpu}, boolean_key("run.deterministic",
-                                        "a GPU repeats a run bit for bit; attention then takes more memory and time",
-                                        field(&RunConfig::deterministic))),
-      only_where({on_gpu}, boolean_key("run.measured_products",
-                                       "a GPU times algorithms of the step's matrix products at the start, keeps the "
-                                       "fastest and remembers them; "
-                                       "not where run.deterministic is asked for or ranks share a GPU",
-                                       field(&RunConfig::measured_products))),
+      integer_key(field("seed", &RunConfig::seed), "of initial values and data order",
+                  {0, std::numeric_limits<std::int64_t>::max()}),
+      integer_key(field("steps", &RunConfig::steps), "optimizer steps", size_range),
+      choice_key(field("device", &RunConfig::device), "where ranks compute"),
+      choice_key(field("launch", &RunConfig::launch),
+                 "each rank is one of the threads of this process, or a process of its own"),
+      integer_key(field("ranks_per_device", &RunConfig::ranks_per_device),
+                  "ranks that share one GPU; more than one is for trials", degree_range),
+      boolean_key(field("registered_buffers", &RunConfig::registered_buffers),
+                  "gather parameters into memory that NCCL reaches in place; takes some more of it"),
+      only_where(
+          {has_blocks(Mixer::attention)},
+          parsed_key(field("attention", &RunConfig::attention),
+                     "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"", parse_attention_choice)),
+      only_where({for_gpu}, boolean_key(field("deterministic", &RunConfig::deterministic),
+                                        "a GPU repeats a run bit for bit; attention then takes more memory and time")),
+      only_where({on_gpu},
+                 boolean_key(field("measured_products", &RunConfig::measured_products),
+                             "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and "
+                             "remembers them; not where run.deterministic is asked for or ranks share a GPU")),
       boolean_key(
-          "run.captured_regions",
-          "a GPU takes each action of a segment as one CUDA graph, where experts and messages have no part in it",
-          field(&RunConfig::captured_regions)),
-      integer_key("run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
-                  timeout_range, field(&RunConfig::communication_timeout_seconds)),
-      boolean_key("run.ignore_plan", "start although the plan says that memory will not suffice",
-                  field(&RunConfig::ignore_plan)),
+          field("captured_regions", &RunConfig::captured_regions),
+          "a GPU takes each action of a segment as one CUDA graph, where experts and messages have no part in it"),
+      integer_key(field("communication_timeout_seconds", &RunConfig::communication_timeout_seconds),
+                  "a rank that waits longer than this for others ends the run", timeout_range),
+      boolean_key(field("ignore_plan", &RunConfig::ignore_plan),
+                  "start although the plan says that memory will not suffice"),
   };
 }
 
 Keys model_keys() {
-  const auto field = fields_of(&Config::model);
+  const auto field = fields_of("model", &Config::model);
   const auto attends = [](ConfigKey key) { return only_where({has_blocks(Mixer::attention)}, std::move(key)); };
   return {
       required(layers_key()),
       only_where({{"model.layers has m", [](const Config& c) { return c.model.mtp_depth > 0; }}},
-                 number_key("model.mtp_loss_coef", "of the mean loss of the predictors (m)", non_negative,
-                            field(&ModelConfig::mtp_loss_coef))),
-      required(
-          integer_key("model.vocab_size", "tokens in the vocabulary", size_range, field(&ModelConfig::vocab_size))),
-      required(integer_key("model.hidden_size", "width between blocks", size_range, field(&ModelConfig::hidden_size))),
+                 number_key(field("mtp_loss_coef", &ModelConfig::mtp_loss_coef),
+                            "of the mean loss of the predictors (m)", non_negative)),
+      required(integer_key(field("vocab_size", &ModelConfig::vocab_size), "tokens in the vocabulary", size_range)),
+      required(integer_key(field("hidden_size", &ModelConfig::hidden_size), "width between blocks", size_range)),
       only_where({has_blocks(BlockKind::dense)},
-                 integer_key("model.intermediate_size", "width inside dense blocks (SwiGLU)", count_range,
-                             field(&ModelConfig::intermediate_size))),
-      required(attends(integer_key("model.num_attention_heads", "query heads", count_range,
-                                   field(&ModelConfig::num_attention_heads)))),
-      required(attends(integer_key("model.num_key_value_heads", "key and value heads", count_range,
-                                   field(&ModelConfig::num_key_value_heads)))),
-      required(attends(integer_key("model.head_dim", "width of a head", count_range, field(&ModelConfig::head_dim)))),
-      attends(integer_key("model.sliding_window",
-                          "positions that a token attends to, its own among them; 0: all up to its own", count_range,
-                          field(&ModelConfig::sliding_window))),
-      attends(boolean_key("model.qk_norm", "RMSNorm on each query and key head", field(&ModelConfig::qk_norm))),
-      attends(
-          number_key("model.rope_theta", "base of the rotary embedding", positive, field(&ModelConfig::rope_theta))),
-      number_key("model.rms_norm_eps", "added to the mean square in RMSNorm", positive,
-                 field(&ModelConfig::rms_norm_eps)),
-      boolean_key("model.tie_word_embeddings", "one weight for embedding and head",
-                  field(&ModelConfig::tie_word_embeddings)),
-      number_key("model.initializer_range", "standard deviation of initial weights", non_negative,
-                 field(&ModelConfig::initializer_range)),
+                 integer_key(field("intermediate_size", &ModelConfig::intermediate_size),
+                             "width inside dense blocks (SwiGLU)", count_range)),
+      required(attends(
+          integer_key(field("num_attention_heads", &ModelConfig::num_attention_heads), "query heads", count_range))),
+      required(attends(integer_key(field("num_key_value_heads", &ModelConfig::num_key_value_heads),
+                                   "key and value heads", count_range))),
+      required(attends(integer_key(field("head_dim", &ModelConfig::head_dim), "width of a head", count_range))),
+      attends(integer_key(field("sliding_window", &ModelConfig::sliding_window),
+                          "positions that a token attends to, its own among them; 0: all up to its own", count_range)),
+      attends(boolean_key(field("qk_norm", &ModelConfig::qk_norm), "RMSNorm on each query and key head")),
+      attends(number_key(field("rope_theta", &ModelConfig::rope_theta), "base of the rotary embedding", positive)),
+      number_key(field("rms_norm_eps", &ModelConfig::rms_norm_eps), "added to the mean square in RMSNorm", positive),
+      boolean_key(field("tie_word_embeddings", &ModelConfig::tie_word_embeddings), "one weight for embedding and head"),
+      number_key(field("initializer_range", &ModelConfig::initializer_range), "standard deviation of initial weights",
+                 non_negative),
   };
 }
 
 Keys state_space_keys() {
-  const auto field = fields_of([](auto& config) -> auto& { return config.model.state_space; });
+  const auto field = fields_of(
+      "model.state_space", [](auto& config) -> auto& { return config.model.state_space; });
   return {
-      required(integer_key("model.state_space.num_heads", "heads, each with a step, a decay and a state", count_range,
-                           field(&StateSpaceConfig::num_heads))),
-      integer_key("model.state_space.head_dim", "width of a head", size_range, field(&StateSpaceConfig::head_dim)),
-      integer_key("model.state_space.state_size", "elements of the state for each column of a head", size_range,
-                  field(&StateSpaceConfig::state_size)),
-      integer_key("model.state_space.n_groups", "groups of heads that share the ways into and out of the state",
-                  size_range, field(&StateSpaceConfig::n_groups)),
-      integer_key("model.state_space.conv_kernel", "tokens that the convolution sees, its own among them",
-                  IntegerRange{1, most_filter_taps}, field(&StateSpaceConfig::conv_kernel)),
+      required(integer_key(field("num_heads", &StateSpaceConfig::num_heads),
+                           "heads, each with a step, a decay and a state", count_range)),
+      integer_key(field("head_dim", &StateSpaceConfig::head_dim), "width of a head", size_range),
+      integer_key(field("state_size", &StateSpaceConfig::state_size), "elements of the state for each column of a head",
+                  size_range),
+      integer_key(field("n_groups", &StateSpaceConfig::n_groups),
+                  "groups of heads that share the ways into and out of the state", size_range),
+      integer_key(field("conv_kernel", &StateSpaceConfig::conv_kernel),
+                  "tokens that the convolution sees, its own among them", IntegerRange{1, most_filter_taps}),
   };
 }
 
 Keys parallelism_keys() {
-  const auto field = fields_of(&Config::parallelism);
+  const auto field = fields_of("parallelism", &Config::parallelism);
   const KeyCondition spreads_experts{"expert is more than 1", [](const Config& c) { return c.parallelism.expert > 1; }};
   const KeyCondition is_hierarchical{"expert_dispatch is \"hierarchical\"", [](const Config& c) {
                                        return c.parallelism.expert_dispatch == ExpertDispatch::hierarchical;
                                      }};
   return {
-      integer_key("parallelism.pipeline", "ranks that share the stages", degree_range, field(&Degrees::pipeline)),
-      integer_key("parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
-                  field(&Degrees::tensor)),
-      integer_key("parallelism.context", "ranks that split each sequence", degree_range, field(&Degrees::context)),
-      integer_key("parallelism.data_replicate", "replicas of the shards (hybrid sharding)", degree_range,
-                  field(&Degrees::data_replicate)),
+      integer_key(field("pipeline", &Degrees::pipeline), "ranks that share the stages", degree_range),
+      integer_key(field("tensor", &Degrees::tensor), "ranks that split heads, widths and sequence", degree_range),
+      integer_key(field("context", &Degrees::context), "ranks that split each sequence", degree_range),
+      integer_key(field("data_replicate", &Degrees::data_replicate), "replicas of the shards (hybrid sharding)",
+                  degree_range),
       data_shard_key(),
-      integer_key("parallelism.expert", "ranks that share the experts", degree_range, field(&Degrees::expert)),
-      integer_key("parallelism.expert_tensor", "ranks that split an expert", degree_range,
-                  field(&Degrees::expert_tensor)),
-      only_where(
-          {spreads_experts},
-          choice_key("parallelism.expert_dispatch",
-                     "way of tokens to the ranks of their experts: rows of choices to those ranks, all tokens to "
-                     "all of them, or a copy to each node and from there on as rows",
-                     field(&Degrees::expert_dispatch))),
+      integer_key(field("expert", &Degrees::expert), "ranks that share the experts", degree_range),
+      integer_key(field("expert_tensor", &Degrees::expert_tensor), "ranks that split an expert", degree_range),
+      only_where({spreads_experts},
+                 choice_key(field("expert_dispatch", &Degrees::expert_dispatch),
+                            "way of tokens to the ranks of their experts: rows of choices to those ranks, all tokens "
+                            "to all of them, or a copy to each node and from there on as rows")),
       only_where({spreads_experts, is_hierarchical},
-                 integer_key("parallelism.expert_nodes", "nodes that the ranks of \"expert\" stand on, as many on each",
-                             degree_range, field(&Degrees::expert_nodes))),
+                 integer_key(field("expert_nodes", &Degrees::expert_nodes),
+                             "nodes that the ranks of \"expert\" stand on, as many on each", degree_range)),
   };
 }
 
 Keys pipeline_keys() {
-  const auto field = fields_of(&Config::pipeline);
+  const auto field = fields_of("pipeline", &Config::pipeline);
   return {
       schedule_key(),
       layout_key(),
-      integer_key("pipeline.chunks", "stages a rank runs, each with a part of the model", chunks_range,
-                  field(&PipelineConfig::chunks)),
-      string_key("pipeline.costs",
+      integer_key(field("chunks", &PipelineConfig::chunks), "stages a rank runs, each with a part of the model",
+                  chunks_range),
+      string_key(field("costs", &PipelineConfig::costs),
                  "costs of actions, to deal layouts and solve timing by: modelled, or the file of a table",
-                 field(&PipelineConfig::costs), not_empty("write modelled, or the name of a file")),
-      integer_key(
-          "pipeline.microbatch_group",
-          "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: equal groups, "
-          "as short as the ranks allow",
-          count_range, field(&PipelineConfig::microbatch_group)),
+                 not_empty("write modelled, or the name of a file")),
+      integer_key(field("microbatch_group", &PipelineConfig::microbatch_group),
+                  "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: equal "
+                  "groups, as short as the ranks allow",
+                  count_range),
       stage_blocks_key("first"),
       stage_blocks_key("last"),
   };
@@ -173,131 +161,119 @@ Keys pipeline_keys() {
 Keys training_keys() {
   const KeyCondition recomputes{"recompute is \"full\" or \"keep_dispatch\"",
                                 [](const Config& c) { return recomputes_blocks(c.training.recompute); }};
-  const auto field = fields_of(&Config::training);
+  const auto field = fields_of("training", &Config::training);
   return {
-      integer_key("training.sequence_length", "tokens of a sequence", size_range,
-                  field(&TrainingConfig::sequence_length)),
-      integer_key("training.global_batch_size", "sequences per step, whole job", size_range,
-                  field(&TrainingConfig::global_batch_size)),
-      integer_key("training.microbatch_size", "sequences a rank takes at a time", size_range,
-                  field(&TrainingConfig::microbatch_size)),
-      number_key("training.max_grad_norm", "gradients are scaled down to this norm; 0: never", positive_or_zero,
-                 field(&TrainingConfig::max_grad_norm)),
+      integer_key(field("sequence_length", &TrainingConfig::sequence_length), "tokens of a sequence", size_range),
+      integer_key(field("global_batch_size", &TrainingConfig::global_batch_size), "sequences per step, whole job",
+                  size_range),
+      integer_key(field("microbatch_size", &TrainingConfig::microbatch_size), "sequences a rank takes at a time",
+                  size_range),
+      number_key(field("max_grad_norm", &TrainingConfig::max_grad_norm),
+                 "gradients are scaled down to this norm; 0: never", positive_or_zero),
       frozen_key(),
-      only_where({computes_in_float16()}, number_key("training.initial_loss_scale",
-                                                     "first factor of the loss where something is computed in float16",
-                                                     positive, field(&TrainingConfig::initial_loss_scale))),
       only_where({computes_in_float16()},
-                 integer_key("training.loss_scale_growth_steps", "good steps until that factor doubles", size_range,
-                             field(&TrainingConfig::loss_scale_growth_steps))),
-      choice_key(
-          "training.recompute",
-          "activations that backward recomputes instead of keeping them: none; those without a matrix product; those "
-          "inside routed experts; whole blocks except the rows that experts exchange; whole blocks",
-          field(&TrainingConfig::recompute)),
+                 number_key(field("initial_loss_scale", &TrainingConfig::initial_loss_scale),
+                            "first factor of the loss where something is computed in float16", positive)),
+      only_where({computes_in_float16()},
+                 integer_key(field("loss_scale_growth_steps", &TrainingConfig::loss_scale_growth_steps),
+                             "good steps until that factor doubles", size_range)),
+      choice_key(field("recompute", &TrainingConfig::recompute),
+                 "activations that backward recomputes instead of keeping them: none; those without a matrix product; "
+                 "those inside routed experts; whole blocks except the rows that experts exchange; whole blocks"),
       only_where({has_blocks(BlockKind::moe)},
-                 boolean_key("training.weights_at_experts",
+                 boolean_key(field("weights_at_experts", &TrainingConfig::weights_at_experts),
                              "the router's weights multiply inside experts, not their outputs, which then are neither "
-                             "kept nor recomputed",
-                             field(&TrainingConfig::weights_at_experts))),
+                             "kept nor recomputed")),
+      only_where({recomputes}, integer_key(field("recompute_every", &TrainingConfig::recompute_every),
+                                           "every how many blocks one is recomputed, from the first", size_range)),
       only_where({recomputes},
-                 integer_key("training.recompute_every", "every how many blocks one is recomputed, from the first",
-                             size_range, field(&TrainingConfig::recompute_every))),
-      only_where({recomputes},
-                 boolean_key("training.recompute_last_block",
-                             "the model's last block too; on one stage its backward follows its forward at once",
-                             field(&TrainingConfig::recompute_last_block))),
-      number_key("training.offload",
+                 boolean_key(field("recompute_last_block", &TrainingConfig::recompute_last_block),
+                             "the model's last block too; on one stage its backward follows its forward at once")),
+      number_key(field("offload", &TrainingConfig::offload),
                  "part of the activations that each stage keeps in fixed sizes which waits in host memory for the "
                  "backward, the longest kept first",
-                 up_to_one, field(&TrainingConfig::offload)),
+                 up_to_one),
   };
 }
 
 Keys scheduler_keys() {
-  const auto field = fields_of(&Config::lr_scheduler);
+  const auto field = fields_of("lr_scheduler", &Config::lr_scheduler);
   const KeyCondition falls{"decay is not \"constant\"",
                            [](const Config& c) { return c.lr_scheduler.decay != Decay::constant; }};
   const KeyCondition falls_at_the_end{"decay is \"wsd\"",
                                       [](const Config& c) { return c.lr_scheduler.decay == Decay::wsd; }};
   return {
-      integer_key("lr_scheduler.warmup_steps", "linear rise from 0", count_range,
-                  field(&SchedulerConfig::warmup_steps)),
-      choice_key("lr_scheduler.decay", "shape after warm-up", field(&SchedulerConfig::decay)),
-      only_where({falls}, number_key("lr_scheduler.min_lr_ratio", "lowest rate as a part of learning_rate", up_to_one,
-                                     field(&SchedulerConfig::min_lr_ratio))),
+      integer_key(field("warmup_steps", &SchedulerConfig::warmup_steps), "linear rise from 0", count_range),
+      choice_key(field("decay", &SchedulerConfig::decay), "shape after warm-up"),
+      only_where({falls}, number_key(field("min_lr_ratio", &SchedulerConfig::min_lr_ratio),
+                                     "lowest rate as a part of learning_rate", up_to_one)),
       only_where({falls_at_the_end},
-                 integer_key("lr_scheduler.decay_steps", "length of the final decay of wsd; 0: a tenth of the run",
-                             count_range, field(&SchedulerConfig::decay_steps))),
+                 integer_key(field("decay_steps", &SchedulerConfig::decay_steps),
+                             "length of the final decay of wsd; 0: a tenth of the run", count_range)),
   };
 }
 
 Keys data_keys() {
-  const auto field = fields_of(&Config::data);
+  const auto field = fields_of("data", &Config::data);
   const KeyCondition has_tables{"order is \"megatron\" or documents is \"pack\"", [](const Config& c) {
                                   return c.data.order == DataOrder::megatron || c.data.documents == Documents::pack;
                                 }};
   return {
       sources_key(),
-      string_key("data.tokenizer",
+      string_key(field("tokenizer", &DataConfig::tokenizer),
                  "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken, a .model; none: ids alone",
-                 field(&DataConfig::tokenizer), not_empty("write byte, none, or the name of a tokenizer's file")),
-      boolean_key("data.padded_vocab",
-                  "tokens of the model above those of the tokenizer are padding, absent from every text",
-                  field(&DataConfig::padded_vocab)),
-      choice_key("data.order", "order of samples: Weft's own, or that of Megatron's GPTDataset for the same seed",
-                 field(&DataConfig::order)),
-      choice_key("data.documents",
+                 not_empty("write byte, none, or the name of a tokenizer's file")),
+      boolean_key(field("padded_vocab", &DataConfig::padded_vocab),
+                  "tokens of the model above those of the tokenizer are padding, absent from every text"),
+      choice_key(field("order", &DataConfig::order),
+                 "order of samples: Weft's own, or that of Megatron's GPTDataset for the same seed"),
+      choice_key(field("documents", &DataConfig::documents),
                  "documents of a sequence are joined, or masked: they neither see nor predict each other; or packed: "
-                 "masked, and none "
-                 "is cut that fits into a sequence",
-                 field(&DataConfig::documents)),
-      string_key("data.split",
+                 "masked, and none is cut that fits into a sequence"),
+      string_key(field("split", &DataConfig::split),
                  "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",
-                 field(&DataConfig::split), any_text),
-      only_where({has_tables},
-                 string_key("data.index_cache",
-                            "folder for the tables of the order, made once for all processes and runs; empty: each "
-                            "process makes its own in memory",
-                            field(&DataConfig::index_cache), any_text)),
+                 any_text),
+      only_where({has_tables}, string_key(field("index_cache", &DataConfig::index_cache),
+                                          "folder for the tables of the order, made once for all processes and runs; "
+                                          "empty: each process makes its own in memory",
+                                          any_text)),
   };
 }
 
 Keys validation_keys() {
-  const auto field = fields_of(&Config::validation);
+  const auto field = fields_of("validation", &Config::validation);
   const KeyCondition validates{"data names a file or split is true",
                                [](const Config& c) { return c.validation.takes_place(); }};
   return {
-      texts_key("validation.data", "held-out files, of the kinds that data.train takes; none: no validation",
-                field(&ValidationConfig::data), not_empty("the name of a file is empty")),
-      boolean_key("validation.split", "the second part of data.split is held out, in place of files",
-                  field(&ValidationConfig::split)),
+      texts_key(field("data", &ValidationConfig::data),
+                "held-out files, of the kinds that data.train takes; none: no validation",
+                not_empty("the name of a file is empty")),
+      boolean_key(field("split", &ValidationConfig::split),
+                  "the second part of data.split is held out, in place of files"),
+      only_where({validates}, integer_key(field("interval", &ValidationConfig::interval),
+                                          "steps between validations; 0: after the last step only", count_range)),
       only_where({validates},
-                 integer_key("validation.interval", "steps between validations; 0: after the last step only",
-                             count_range, field(&ValidationConfig::interval))),
-      only_where({validates},
-                 integer_key("validation.batches", "global batches of windows to read, of each file its part; 0: all",
-                             count_range, field(&ValidationConfig::batches))),
-      only_where({validates}, boolean_key("validation.keep_best",
-                                          "save where the loss is the least so far, and keep that checkpoint",
-                                          field(&ValidationConfig::keep_best))),
+                 integer_key(field("batches", &ValidationConfig::batches),
+                             "global batches of windows to read, of each file its part; 0: all", count_range)),
+      only_where({validates}, boolean_key(field("keep_best", &ValidationConfig::keep_best),
+                                          "save where the loss is the least so far, and keep that checkpoint")),
   };
 }
 
 Keys metrics_keys() {
-  const auto field = fields_of(&Config::metrics);
+  const auto field = fields_of("metrics", &Config::metrics);
   return {
-      integer_key("metrics.interval",
+      integer_key(field("interval", &MetricsConfig::interval),
                   "steps between two lines on the console, and between two records for TensorBoard; metrics.jsonl has "
                   "every step",
-                  size_range, field(&MetricsConfig::interval)),
-      boolean_key("metrics.tensorboard", "write event files to tensorboard in run.directory",
-                  field(&MetricsConfig::tensorboard)),
+                  size_range),
+      boolean_key(field("tensorboard", &MetricsConfig::tensorboard),
+                  "write event files to tensorboard in run.directory"),
   };
 }
 
 Keys spikes_keys() {
-  const auto field = fields_of(&Config::spikes);
+  const auto field = fields_of("spikes", &Config::spikes);
   const KeyCondition by_mean{"loss_deviations, grad_norm_warning or grad_norm_spike is not 0", [](const Config& c) {
                                return c.spikes.loss_deviations > 0.0 || c.spikes.watches_mean_norm();
                              }};
@@ -305,38 +281,37 @@ Keys spikes_keys() {
                              [](const Config& c) { return c.spikes.watched(); }};
   return {
       number_key(
-          "spikes.loss_deviations",
+          field("loss_deviations", &SpikesConfig::loss_deviations),
           "a loss above the mean of recent losses by more than so many standard deviations is a spike; 0: none is",
-          non_negative, field(&SpikesConfig::loss_deviations)),
-      only_where({by_mean}, integer_key("spikes.window",
+          non_negative),
+      only_where({by_mean}, integer_key(field("window", &SpikesConfig::window),
                                         "span of the means of losses and norms in steps, at least 2; so many first "
                                         "ones are neither spike nor warning",
-                                        {2, size_range.high}, field(&SpikesConfig::window))),
-      number_key("spikes.grad_norm", "a larger norm of the gradient, before clipping, is a spike; 0: none is",
-                 non_negative, field(&SpikesConfig::grad_norm)),
-      number_key("spikes.grad_norm_warning", "a norm above so many times the mean of earlier ones is told; 0: none is",
-                 non_negative, field(&SpikesConfig::grad_norm_warning)),
-      number_key("spikes.grad_norm_spike", "a norm above so many times that mean is a spike; 0: none is", non_negative,
-                 field(&SpikesConfig::grad_norm_spike)),
+                                        {2, size_range.high})),
+      number_key(field("grad_norm", &SpikesConfig::grad_norm),
+                 "a larger norm of the gradient, before clipping, is a spike; 0: none is", non_negative),
+      number_key(field("grad_norm_warning", &SpikesConfig::grad_norm_warning),
+                 "a norm above so many times the mean of earlier ones is told; 0: none is", non_negative),
+      number_key(field("grad_norm_spike", &SpikesConfig::grad_norm_spike),
+                 "a norm above so many times that mean is a spike; 0: none is", non_negative),
       only_where({watched},
-                 choice_key("spikes.action",
-                            "at a spike: log it, skip the update of its step, or stop before it with a checkpoint",
-                            field(&SpikesConfig::action))),
+                 choice_key(field("action", &SpikesConfig::action),
+                            "at a spike: log it, skip the update of its step, or stop before it with a checkpoint")),
   };
 }
 
 Keys profiling_keys() {
-  const auto field = fields_of(&Config::profiling);
+  const auto field = fields_of("profiling", &Config::profiling);
   const KeyCondition records{"first_step names a step", [](const Config& c) { return c.profiling.first_step > 0; }};
   return {
-      integer_key("profiling.first_step", "first step that is recorded, counted from 1; 0: none", count_range,
-                  field(&ProfilingConfig::first_step)),
-      integer_key("profiling.last_step", "last step that is recorded; 0: first_step alone", count_range,
-                  field(&ProfilingConfig::last_step)),
-      only_where({records},
-                 boolean_key("profiling.trace",
-                             "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
-                             field(&ProfilingConfig::trace))),
+      integer_key(field("first_step", &ProfilingConfig::first_step),
+                  "first step that is recorded, counted from 1; 0: none", count_range),
+      integer_key(field("last_step", &ProfilingConfig::last_step), "last step that is recorded; 0: first_step alone",
+                  count_range),
+      only_where(
+          {records},
+          boolean_key(field("trace", &ProfilingConfig::trace),
+                      "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record")),
   };
 }
 

@@ -106,11 +106,11 @@ Faults read_source(const ConfigValue& value, DataSource& source) {
 }  // namespace
 
 ConfigKey layers_key() {
-  ConfigKey key = string_key(
-      "model.layers",
-      "pattern of blocks: d dense, e experts, d:w and e:w of width w, of one part A (attention), M (Mamba-2), D and E, "
-      "m a predictor of one more token, x*n and (..)*n, and (..)~n up to n blocks",
-      &Config::layers_text, [](const std::string& text) { parse_layers(text); });
+  ConfigKey key =
+      string_key(KeyField{"model.layers", &Config::layers_text},
+                 "pattern of blocks: d dense, e experts, d:w and e:w of width w, of one part A (attention), M "
+                 "(Mamba-2), D and E, m a predictor of one more token, x*n and (..)*n, and (..)~n up to n blocks",
+                 [](const std::string& text) { parse_layers(text); });
   key.read = [read_text = key.read](Config& config, const ConfigValue& value) {
     Faults faults = read_text(config, value);
     if (faults.empty()) {
@@ -125,13 +125,14 @@ ConfigKey layers_key() {
 
 // -1 would divide a given world, but the world is the product of the degrees.
 ConfigKey data_shard_key() {
-  ConfigKey key = integer_key("parallelism.data_shard", "ranks that share the parameters", degree_range,
-                              fields_of(&Config::parallelism)(&Degrees::data_shard));
+  const auto field = fields_of("parallelism", &Config::parallelism);
+  ConfigKey key =
+      integer_key(field("data_shard", &Degrees::data_shard), "ranks that share the parameters", degree_range);
   key.read = [read_degree = key.read](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* degree = std::get_if<std::int64_t>(&value.data); degree && *degree == -1) {
-      return {{value.place,
-               "-1 stands for what is left of the world, and the world is the product of the degrees: write the "
-               "number"}};
+      return {
+          {value.place,
+           "-1 stands for what is left of the world, and the world is the product of the degrees: write the number"}};
     }
     return read_degree(config, value);
   };
@@ -140,36 +141,32 @@ ConfigKey data_shard_key() {
 
 std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
-  const auto field = fields_of([family](auto& config) -> auto& { return policy_of(config, family); });
+  const auto field = fields_of(
+      section, [family](auto& config) -> auto& { return policy_of(config, family); });
   const KeyCondition several_stages{"a rank runs several stages",
                                     [](const Config& c) { return c.stages() > c.parallelism.pipeline; }};
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".strategy",
-                 "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
-                 field(&ShardPolicy::strategy)),
+      choice_key(field("strategy", &ShardPolicy::strategy),
+                 "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)"),
       residency_key(section + ".residency", family),
-      parsed_key(section + ".wrap",
+      parsed_key(field("wrap", &ShardPolicy::wrap),
                  "size of a unit: parameter, block, half_block, \"blocks K\", \"minimum_bytes N\", buckets (as DDP's) "
-                 "or root (the "
-                 "whole stage, to diagnose)",
-                 field(&ShardPolicy::wrap), parse_wrap),
-      integer_key(section + ".lookahead", "how many segments ahead a gather starts, of those that need one", {0, 1024},
-                  field(&ShardPolicy::lookahead)),
-      choice_key(section + ".backward_prefetch",
+                 "or root (the whole stage, to diagnose)",
+                 parse_wrap),
+      integer_key(field("lookahead", &ShardPolicy::lookahead),
+                  "how many segments ahead a gather starts, of those that need one", {0, 1024}),
+      choice_key(field("backward_prefetch", &ShardPolicy::backward_prefetch),
                  "where gathers of a backward begin: pre, as lookahead says; post, behind the computation before their "
-                 "use; none, behind its reductions too",
-                 field(&ShardPolicy::backward_prefetch)),
+                 "use; none, behind its reductions too"),
       only_where({several_stages},
-                 boolean_key(section + ".prefetch_within_stage",
-                             "whether a gather never begins before a computation of another of the rank's stages",
-                             field(&ShardPolicy::prefetch_within_stage))),
-      choice_key(section + ".accumulation",
-                 "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says",
-                 field(&ShardPolicy::accumulation)),
+                 boolean_key(field("prefetch_within_stage", &ShardPolicy::prefetch_within_stage),
+                             "whether a gather never begins before a computation of another of the rank's stages")),
+      choice_key(field("accumulation", &ShardPolicy::accumulation),
+                 "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says"),
       parsed_key(
-          section + ".reduction",
+          field("reduction", &ShardPolicy::reduction),
           "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",
-          field(&ShardPolicy::reduction), parse_reduction),
+          parse_reduction),
   };
   if (family) {
     for (ConfigKey& key : keys) {
@@ -177,28 +174,27 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       key = only_where(of_family(*family, key.name), key);
     }
   } else {
-    keys.push_back(integer_key("shard.reduce_inputs",
+    keys.push_back(integer_key(KeyField{"shard.reduce_inputs", &Config::reduce_inputs},
                                "full gradients being reduced beside the one being filled; families share them",
-                               {0, 1024}, &Config::reduce_inputs));
-    keys.push_back(
-        texts_key("shard.replicate",
-                  "parameters that every rank of a stage has whole, in float32: patterns of names with * and "
-                  "?, of vectors alone; weights of routers always are",
-                  &Config::replicate, any_text));
-    keys.push_back(
-        integer_key("shard.replicate_below",
-                    "vectors of fewer elements that every rank of a stage has whole, in float32, experts' aside",
-                    count_range, &Config::replicate_below));
-    keys.push_back(bytes_key("shard.memory_budget",
+                               {0, 1024}));
+    keys.push_back(texts_key(KeyField{"shard.replicate", &Config::replicate},
+                             "parameters that every rank of a stage has whole, in float32: patterns of names with * "
+                             "and ?, of vectors alone; weights of routers always are",
+                             any_text));
+    keys.push_back(integer_key(
+        KeyField{"shard.replicate_below", &Config::replicate_below},
+        "vectors of fewer elements that every rank of a stage has whole, in float32, experts' aside", count_range));
+    keys.push_back(bytes_key(KeyField{"shard.memory_budget", &Config::memory_budget},
                              "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none",
-                             "none", &Config::memory_budget));
+                             "none"));
   }
   return keys;
 }
 
 std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("precision.{}", name_of(*family)) : "precision";
-  const auto field = fields_of([family](auto& config) -> auto& { return precision_of(config, family); });
+  const auto field = fields_of(
+      section, [family](auto& config) -> auto& { return precision_of(config, family); });
   const std::vector<DType> used = {DType::float32, DType::bfloat16, DType::float16};
   std::vector<ComputeType> computed(used.begin(), used.end());
   // The default says float8 for dense and experts only.
@@ -209,17 +205,14 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
     no_compute.insert(no_compute.begin(), {"float8", "float8_blocks"});
   }
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".parameters", "stored shards", {DType::float32, DType::bfloat16},
-                 field(&PrecisionConfig::parameters), {"float16", "float64"}),
-      choice_key(
-          section + ".compute",
-          family && !offers_float8(*family)
-              ? "gathered and computed in"
-              : "gathered and computed in, on a GPU bfloat16 unless given; float8, float8_blocks: bfloat16, with "
-                "products of 8 bits",
-          computed, field(&PrecisionConfig::compute), no_compute),
-      choice_key(section + ".reduction", "gradients are reduced in", used, field(&PrecisionConfig::reduction),
-                 {"float64"}),
+      choice_key(field("parameters", &PrecisionConfig::parameters), "stored shards", {DType::float32, DType::bfloat16},
+                 {"float16", "float64"}),
+      choice_key(field("compute", &PrecisionConfig::compute),
+                 family && !offers_float8(*family) ? "gathered and computed in"
+                                                   : "gathered and computed in, on a GPU bfloat16 unless given; "
+                                                     "float8, float8_blocks: bfloat16, with products of 8 bits",
+                 computed, no_compute),
+      choice_key(field("reduction", &PrecisionConfig::reduction), "gradients are reduced in", used, {"float64"}),
   };
   if (!family) {
     keys[1].absent = [](Config& config) {
@@ -259,10 +252,9 @@ ConfigKey frozen_key() {
 }
 
 ConfigKey sources_key() {
-  ConfigKey key =
-      make_key("data.train", "an array of strings or of tables with path and weight",
-               "files to train on: text, or tokens that weft data tokenize wrote; {path = \"b.bin\", weight "
-               "= 0.3} draws by weight; none where nothing is trained");
+  ConfigKey key = make_key("data.train", "an array of strings or of tables with path and weight",
+                           "files to train on: text, or tokens that weft data tokenize wrote; {path = \"b.bin\", "
+                           "weight = 0.3} draws by weight; none where nothing is trained");
   key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
     const bool one = std::holds_alternative<std::string>(value.data);
     if (!one && !std::holds_alternative<std::vector<ConfigValue>>(value.data)) return {wrong_type(expected, value)};
