@@ -28,13 +28,12 @@ KeyCondition uses_root_units() {
 
 }  // namespace
 
-ConfigKey only_where(const KeyConditions& conditions, ConfigKey key) {
+void add_conditions(ConfigKey& key, const KeyConditions& conditions) {
   key.read_where.insert(key.read_where.end(), conditions.begin(), conditions.end());
-  return key;
 }
 
 std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<ConfigKey> keys) {
-  for (ConfigKey& key : keys) key = only_where(conditions, std::move(key));
+  for (ConfigKey& key : keys) add_conditions(key, conditions);
   return keys;
 }
 

@@ -14,7 +14,7 @@ namespace weft::config_fields {
 using KeyConditions = std::vector<KeyCondition>;
 
 // Adds conditions to keys.
-ConfigKey only_where(const KeyConditions& conditions, ConfigKey key);
+void add_conditions(ConfigKey& key, const KeyConditions& conditions);
 std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<ConfigKey> keys);
 
 KeyCondition has_blocks(BlockKind kind);

@@ -46,20 +46,22 @@ inline constexpr NumberRange positive_or_zero{
 inline constexpr NumberRange below_one{0, 1, false, true, "in [0, 1)"};
 inline constexpr NumberRange up_to_one{0, 1, false, false, "in [0, 1]"};
 
-// The field of a key by its path. `access` maps a Config, constant or not, to it.
+// The field of a key by its path. `access` maps a Config, constant or not, to it. A run reads the key where conditions
+// hold.
 template <typename Access>
 struct KeyField {
   std::string path;
   Access access;
+  std::vector<KeyCondition> read_where = {};
 };
 // The fields of a section, which is a member or a function: fields_of("run", &Config::run)("seed", &RunConfig::seed).
 template <typename Section>
 auto fields_of(const std::string& name, Section section) {
-  return [=](const std::string& key, auto member) {
+  return [=](const std::string& key, auto member, const std::vector<KeyCondition>& read_where = {}) {
     const auto access = [ section, member ](auto& config) -> auto& {
       return std::invoke(section, config).*member;
     };
-    return KeyField{name + "." + key, access};
+    return KeyField{name + "." + key, access, read_where};
   };
 }
 template <typename Access>
@@ -104,6 +106,7 @@ std::string wrong_word(const std::string& word, const std::vector<std::string>& 
 template <typename Access, typename Read, typename Write>
 ConfigKey value_key(const KeyField<Access>& field, std::string type, std::string help, Read read, Write write) {
   ConfigKey key = make_key(field.path, std::move(type), std::move(help));
+  key.read_where = field.read_where;
   key.read = [=, access = field.access](Config& config, const ConfigValue& value) {
     Faults faults;
     collect(faults, value, [&] { std::invoke(access, config) = read(value); });
@@ -214,6 +217,7 @@ ConfigKey choice_key(const KeyField<Access>& field, std::string help) {
 template <typename Access, typename Check>
 ConfigKey texts_key(const KeyField<Access>& field, std::string help, Check check) {
   ConfigKey key = make_key(field.path, "an array of strings", std::move(help));
+  key.read_where = field.read_where;
   key.read = [=, access = field.access](Config& config, const ConfigValue& value) -> Faults {
     std::vector<std::string> texts;
     Faults faults = read_texts(value, check, texts);

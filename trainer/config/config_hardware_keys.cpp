@@ -42,10 +42,9 @@ std::vector<ConfigKey> hardware_keys() {
                  "peak of a card, in the dtype that dense parts compute in; auto: the card's", peak_range),
       number_key(field("reached", &H::reached), "part of that peak that the products of a step reach; auto: the card's",
                  part_range),
-      only_where({has_blocks(BlockKind::moe)},
-                 number_key(field("expert_load", &H::expert_load),
-                            "load of the busiest rank's experts over the mean, as modelled times take it",
-                            NumberRange{1, 1024, false, false, "from 1, an even load, to 1024"})),
+      number_key(field("expert_load", &H::expert_load, {has_blocks(BlockKind::moe)}),
+                 "load of the busiest rank's experts over the mean, as modelled times take it",
+                 NumberRange{1, 1024, false, false, "from 1, an even load, to 1024"}),
   };
 }
 

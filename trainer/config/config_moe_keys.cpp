@@ -35,9 +35,8 @@ std::vector<ConfigKey> moe_keys() {
                   count_range),
       integer_key(field("shared_expert_intermediate_size", &MoeConfig::shared_expert_intermediate_size),
                   "width inside the shared expert; 0: none", count_range),
-      only_where({has_shared_expert},
-                 boolean_key(field("shared_expert_gate", &MoeConfig::shared_expert_gate),
-                             "the shared expert's output is multiplied by a sigmoid of the token")),
+      boolean_key(field("shared_expert_gate", &MoeConfig::shared_expert_gate, {has_shared_expert}),
+                  "the shared expert's output is multiplied by a sigmoid of the token"),
       boolean_key(field("norm_topk_prob", &MoeConfig::norm_topk_prob), "weights of the chosen experts sum to one"),
       choice_key(
           field("scoring", &MoeConfig::scoring),
@@ -67,38 +66,33 @@ std::vector<ConfigKey> balance_keys() {
   return {
       number_key(field("router_aux_loss_coef", &MoeConfig::router_aux_loss_coef), "weight of the load-balancing loss",
                  non_negative),
-      only_where(
-          balances,
-          choice_key(
-              field("aux_loss", &MoeConfig::aux_loss),
-              "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
-              "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and "
-              "microbatch size has the same losses; or of all tokens of a rank's microbatch, and the mean over "
-              "microbatches: depends on microbatch_size and data ranks; or of the choices of a data rank, or of all, "
-              "in all microbatches of the step so far and the scores of a microbatch, and the mean over microbatches")),
+      choice_key(
+          field("aux_loss", &MoeConfig::aux_loss, balances),
+          "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
+          "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and "
+          "microbatch size has the same losses; or of all tokens of a rank's microbatch, and the mean over "
+          "microbatches: depends on microbatch_size and data ranks; or of the choices of a data rank, or of all, "
+          "in all microbatches of the step so far and the scores of a microbatch, and the mean over microbatches"),
       number_key(field("router_z_loss_coef", &MoeConfig::router_z_loss_coef),
                  "weight of the squared log-sum of router logits", non_negative),
       boolean_key(field("selection_bias", &MoeConfig::selection_bias),
                   "balance without a loss: a number of each expert, added to its scores in the choice alone, moves "
                   "against its load after each step"),
-      only_where(steps_bias,
-                 choice_key(field("bias_update", &MoeConfig::bias_update),
-                            "step of that number: bias_update_rate up or down, or times what lacks of the mean load")),
-      only_where(moves_bias, number_key(field("bias_update_rate", &MoeConfig::bias_update_rate),
-                                        "size of that step; 0: the bias stays as it is", bias_rate_range)),
-      only_where(steps_bias,
-                 choice_key(field("bias_schedule", &MoeConfig::bias_schedule),
-                            "bias_update_rate over the run: the same, or in proportion to the learning rate")),
+      choice_key(field("bias_update", &MoeConfig::bias_update, steps_bias),
+                 "step of that number: bias_update_rate up or down, or times what lacks of the mean load"),
+      number_key(field("bias_update_rate", &MoeConfig::bias_update_rate, moves_bias),
+                 "size of that step; 0: the bias stays as it is", bias_rate_range),
+      choice_key(field("bias_schedule", &MoeConfig::bias_schedule, steps_bias),
+                 "bias_update_rate over the run: the same, or in proportion to the learning rate"),
       number_key(field("capacity_factor", &MoeConfig::capacity_factor),
                  "an expert takes at most so many times its even share of a sequence's choices, and drops the rest; 0: "
                  "it drops none",
                  non_negative),
-      only_where({drops},
-                 choice_key(field("drop_policy", &MoeConfig::drop_policy),
-                            "choices that are dropped: those of the smallest weights, or of the last positions")),
-      only_where({drops}, boolean_key(field("pad_to_capacity", &MoeConfig::pad_to_capacity),
-                                      "experts compute as many rows as they may take, zeros for those that they lack: "
-                                      "row counts are not exchanged, and the host waits for none")),
+      choice_key(field("drop_policy", &MoeConfig::drop_policy, {drops}),
+                 "choices that are dropped: those of the smallest weights, or of the last positions"),
+      boolean_key(field("pad_to_capacity", &MoeConfig::pad_to_capacity, {drops}),
+                  "experts compute as many rows as they may take, zeros for those that they lack: row counts are not "
+                  "exchanged, and the host waits for none"),
       boolean_key(field("force_balance", &MoeConfig::force_balance),
                   "experts are dealt to tokens in turn, whatever their scores: to measure speed, not to train"),
   };

@@ -108,20 +108,16 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
                  {DType::float32, DType::bfloat16}, {"float16"}),
   };
   if (!group) {
-    keys.push_back(only_where(
-        {steps_some_by_adamw()},
-        number_key(KeyField{"optimizer.offload", &Config::state_offload},
-                   "part of each stage's states of adamw that stays in host memory, the largest tensors first",
-                   up_to_one)));
+    keys.push_back(number_key(
+        KeyField{"optimizer.offload", &Config::state_offload, {steps_some_by_adamw()}},
+        "part of each stage's states of adamw that stays in host memory, the largest tensors first", up_to_one));
     return keys;
   }
   for (ConfigKey& key : keys) {
     const bool own_default = *group == UpdateGroup::vectors && key.name == "weight_decay";
     if (!own_default) key.inherits = "optimizer." + key.name;
     key.read_where = trains_group(*group);
-    // Read before the key is moved from: arguments have no order.
-    const KeyConditions of_rule = read_by_rule(*group, key.name);
-    key = only_where(of_rule, std::move(key));
+    add_conditions(key, read_by_rule(*group, key.name));
   }
   return keys;
 }

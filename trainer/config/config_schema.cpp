@@ -49,16 +49,13 @@ Keys run_keys() {
                   "ranks that share one GPU; more than one is for trials", degree_range),
       boolean_key(field("registered_buffers", &RunConfig::registered_buffers),
                   "gather parameters into memory that NCCL reaches in place; takes some more of it"),
-      only_where(
-          {has_blocks(Mixer::attention)},
-          parsed_key(field("attention", &RunConfig::attention),
-                     "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"", parse_attention_choice)),
-      only_where({for_gpu}, boolean_key(field("deterministic", &RunConfig::deterministic),
-                                        "a GPU repeats a run bit for bit; attention then takes more memory and time")),
-      only_where({on_gpu},
-                 boolean_key(field("measured_products", &RunConfig::measured_products),
-                             "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and "
-                             "remembers them; not where run.deterministic is asked for or ranks share a GPU")),
+      parsed_key(field("attention", &RunConfig::attention, {has_blocks(Mixer::attention)}),
+                 "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"", parse_attention_choice),
+      boolean_key(field("deterministic", &RunConfig::deterministic, {for_gpu}),
+                  "a GPU repeats a run bit for bit; attention then takes more memory and time"),
+      boolean_key(field("measured_products", &RunConfig::measured_products, {on_gpu}),
+                  "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and remembers "
+                  "them; not where run.deterministic is asked for or ranks share a GPU"),
       boolean_key(
           field("captured_regions", &RunConfig::captured_regions),
           "a GPU takes each action of a segment as one CUDA graph, where experts and messages have no part in it"),
@@ -71,26 +68,26 @@ Keys run_keys() {
 
 Keys model_keys() {
   const auto field = fields_of("model", &Config::model);
-  const auto attends = [](ConfigKey key) { return only_where({has_blocks(Mixer::attention)}, std::move(key)); };
+  const KeyConditions for_attention = {has_blocks(Mixer::attention)};
   return {
       required(layers_key()),
-      only_where({{"model.layers has m", [](const Config& c) { return c.model.mtp_depth > 0; }}},
-                 number_key(field("mtp_loss_coef", &ModelConfig::mtp_loss_coef),
-                            "of the mean loss of the predictors (m)", non_negative)),
+      number_key(field("mtp_loss_coef", &ModelConfig::mtp_loss_coef,
+                       {{"model.layers has m", [](const Config& c) { return c.model.mtp_depth > 0; }}}),
+                 "of the mean loss of the predictors (m)", non_negative),
       required(integer_key(field("vocab_size", &ModelConfig::vocab_size), "tokens in the vocabulary", size_range)),
       required(integer_key(field("hidden_size", &ModelConfig::hidden_size), "width between blocks", size_range)),
-      only_where({has_blocks(BlockKind::dense)},
-                 integer_key(field("intermediate_size", &ModelConfig::intermediate_size),
-                             "width inside dense blocks (SwiGLU)", count_range)),
-      required(attends(
-          integer_key(field("num_attention_heads", &ModelConfig::num_attention_heads), "query heads", count_range))),
-      required(attends(integer_key(field("num_key_value_heads", &ModelConfig::num_key_value_heads),
-                                   "key and value heads", count_range))),
-      required(attends(integer_key(field("head_dim", &ModelConfig::head_dim), "width of a head", count_range))),
-      attends(integer_key(field("sliding_window", &ModelConfig::sliding_window),
-                          "positions that a token attends to, its own among them; 0: all up to its own", count_range)),
-      attends(boolean_key(field("qk_norm", &ModelConfig::qk_norm), "RMSNorm on each query and key head")),
-      attends(number_key(field("rope_theta", &ModelConfig::rope_theta), "base of the rotary embedding", positive)),
+      integer_key(field("intermediate_size", &ModelConfig::intermediate_size, {has_blocks(BlockKind::dense)}),
+                  "width inside dense blocks (SwiGLU)", count_range),
+      required(integer_key(field("num_attention_heads", &ModelConfig::num_attention_heads, for_attention),
+                           "query heads", count_range)),
+      required(integer_key(field("num_key_value_heads", &ModelConfig::num_key_value_heads, for_attention),
+                           "key and value heads", count_range)),
+      required(integer_key(field("head_dim", &ModelConfig::head_dim, for_attention), "width of a head", count_range)),
+      integer_key(field("sliding_window", &ModelConfig::sliding_window, for_attention),
+                  "positions that a token attends to, its own among them; 0: all up to its own", count_range),
+      boolean_key(field("qk_norm", &ModelConfig::qk_norm, for_attention), "RMSNorm on each query and key head"),
+      number_key(field("rope_theta", &ModelConfig::rope_theta, for_attention), "base of the rotary embedding",
+                 positive),
       number_key(field("rms_norm_eps", &ModelConfig::rms_norm_eps), "added to the mean square in RMSNorm", positive),
       boolean_key(field("tie_word_embeddings", &ModelConfig::tie_word_embeddings), "one weight for embedding and head"),
       number_key(field("initializer_range", &ModelConfig::initializer_range), "standard deviation of initial weights",
@@ -129,13 +126,11 @@ Keys parallelism_keys() {
       data_shard_key(),
       integer_key(field("expert", &Degrees::expert), "ranks that share the experts", degree_range),
       integer_key(field("expert_tensor", &Degrees::expert_tensor), "ranks that split an expert", degree_range),
-      only_where({spreads_experts},
-                 choice_key(field("expert_dispatch", &Degrees::expert_dispatch),
-                            "way of tokens to the ranks of their experts: rows of choices to those ranks, all tokens "
-                            "to all of them, or a copy to each node and from there on as rows")),
-      only_where({spreads_experts, is_hierarchical},
-                 integer_key(field("expert_nodes", &Degrees::expert_nodes),
-                             "nodes that the ranks of \"expert\" stand on, as many on each", degree_range)),
+      choice_key(field("expert_dispatch", &Degrees::expert_dispatch, {spreads_experts}),
+                 "way of tokens to the ranks of their experts: rows of choices to those ranks, all tokens to all of "
+                 "them, or a copy to each node and from there on as rows"),
+      integer_key(field("expert_nodes", &Degrees::expert_nodes, {spreads_experts, is_hierarchical}),
+                  "nodes that the ranks of \"expert\" stand on, as many on each", degree_range),
   };
 }
 
@@ -171,24 +166,20 @@ Keys training_keys() {
       number_key(field("max_grad_norm", &TrainingConfig::max_grad_norm),
                  "gradients are scaled down to this norm; 0: never", positive_or_zero),
       frozen_key(),
-      only_where({computes_in_float16()},
-                 number_key(field("initial_loss_scale", &TrainingConfig::initial_loss_scale),
-                            "first factor of the loss where something is computed in float16", positive)),
-      only_where({computes_in_float16()},
-                 integer_key(field("loss_scale_growth_steps", &TrainingConfig::loss_scale_growth_steps),
-                             "good steps until that factor doubles", size_range)),
+      number_key(field("initial_loss_scale", &TrainingConfig::initial_loss_scale, {computes_in_float16()}),
+                 "first factor of the loss where something is computed in float16", positive),
+      integer_key(field("loss_scale_growth_steps", &TrainingConfig::loss_scale_growth_steps, {computes_in_float16()}),
+                  "good steps until that factor doubles", size_range),
       choice_key(field("recompute", &TrainingConfig::recompute),
                  "activations that backward recomputes instead of keeping them: none; those without a matrix product; "
                  "those inside routed experts; whole blocks except the rows that experts exchange; whole blocks"),
-      only_where({has_blocks(BlockKind::moe)},
-                 boolean_key(field("weights_at_experts", &TrainingConfig::weights_at_experts),
-                             "the router's weights multiply inside experts, not their outputs, which then are neither "
-                             "kept nor recomputed")),
-      only_where({recomputes}, integer_key(field("recompute_every", &TrainingConfig::recompute_every),
-                                           "every how many blocks one is recomputed, from the first", size_range)),
-      only_where({recomputes},
-                 boolean_key(field("recompute_last_block", &TrainingConfig::recompute_last_block),
-                             "the model's last block too; on one stage its backward follows its forward at once")),
+      boolean_key(field("weights_at_experts", &TrainingConfig::weights_at_experts, {has_blocks(BlockKind::moe)}),
+                  "the router's weights multiply inside experts, not their outputs, which then are neither kept nor "
+                  "recomputed"),
+      integer_key(field("recompute_every", &TrainingConfig::recompute_every, {recomputes}),
+                  "every how many blocks one is recomputed, from the first", size_range),
+      boolean_key(field("recompute_last_block", &TrainingConfig::recompute_last_block, {recomputes}),
+                  "the model's last block too; on one stage its backward follows its forward at once"),
       number_key(field("offload", &TrainingConfig::offload),
                  "part of the activations that each stage keeps in fixed sizes which waits in host memory for the "
                  "backward, the longest kept first",
@@ -205,11 +196,10 @@ Keys scheduler_keys() {
   return {
       integer_key(field("warmup_steps", &SchedulerConfig::warmup_steps), "linear rise from 0", count_range),
       choice_key(field("decay", &SchedulerConfig::decay), "shape after warm-up"),
-      only_where({falls}, number_key(field("min_lr_ratio", &SchedulerConfig::min_lr_ratio),
-                                     "lowest rate as a part of learning_rate", up_to_one)),
-      only_where({falls_at_the_end},
-                 integer_key(field("decay_steps", &SchedulerConfig::decay_steps),
-                             "length of the final decay of wsd; 0: a tenth of the run", count_range)),
+      number_key(field("min_lr_ratio", &SchedulerConfig::min_lr_ratio, {falls}),
+                 "lowest rate as a part of learning_rate", up_to_one),
+      integer_key(field("decay_steps", &SchedulerConfig::decay_steps, {falls_at_the_end}),
+                  "length of the final decay of wsd; 0: a tenth of the run", count_range),
   };
 }
 
@@ -233,10 +223,10 @@ Keys data_keys() {
       string_key(field("split", &DataConfig::split),
                  "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",
                  any_text),
-      only_where({has_tables}, string_key(field("index_cache", &DataConfig::index_cache),
-                                          "folder for the tables of the order, made once for all processes and runs; "
-                                          "empty: each process makes its own in memory",
-                                          any_text)),
+      string_key(field("index_cache", &DataConfig::index_cache, {has_tables}),
+                 "folder for the tables of the order, made once for all processes and runs; empty: each process makes "
+                 "its own in memory",
+                 any_text),
   };
 }
 
@@ -250,13 +240,12 @@ Keys validation_keys() {
                 not_empty("the name of a file is empty")),
       boolean_key(field("split", &ValidationConfig::split),
                   "the second part of data.split is held out, in place of files"),
-      only_where({validates}, integer_key(field("interval", &ValidationConfig::interval),
-                                          "steps between validations; 0: after the last step only", count_range)),
-      only_where({validates},
-                 integer_key(field("batches", &ValidationConfig::batches),
-                             "global batches of windows to read, of each file its part; 0: all", count_range)),
-      only_where({validates}, boolean_key(field("keep_best", &ValidationConfig::keep_best),
-                                          "save where the loss is the least so far, and keep that checkpoint")),
+      integer_key(field("interval", &ValidationConfig::interval, {validates}),
+                  "steps between validations; 0: after the last step only", count_range),
+      integer_key(field("batches", &ValidationConfig::batches, {validates}),
+                  "global batches of windows to read, of each file its part; 0: all", count_range),
+      boolean_key(field("keep_best", &ValidationConfig::keep_best, {validates}),
+                  "save where the loss is the least so far, and keep that checkpoint"),
   };
 }
 
@@ -284,19 +273,18 @@ Keys spikes_keys() {
           field("loss_deviations", &SpikesConfig::loss_deviations),
           "a loss above the mean of recent losses by more than so many standard deviations is a spike; 0: none is",
           non_negative),
-      only_where({by_mean}, integer_key(field("window", &SpikesConfig::window),
-                                        "span of the means of losses and norms in steps, at least 2; so many first "
-                                        "ones are neither spike nor warning",
-                                        {2, size_range.high})),
+      integer_key(field("window", &SpikesConfig::window, {by_mean}),
+                  "span of the means of losses and norms in steps, at least 2; so many first ones are neither spike "
+                  "nor warning",
+                  {2, size_range.high}),
       number_key(field("grad_norm", &SpikesConfig::grad_norm),
                  "a larger norm of the gradient, before clipping, is a spike; 0: none is", non_negative),
       number_key(field("grad_norm_warning", &SpikesConfig::grad_norm_warning),
                  "a norm above so many times the mean of earlier ones is told; 0: none is", non_negative),
       number_key(field("grad_norm_spike", &SpikesConfig::grad_norm_spike),
                  "a norm above so many times that mean is a spike; 0: none is", non_negative),
-      only_where({watched},
-                 choice_key(field("action", &SpikesConfig::action),
-                            "at a spike: log it, skip the update of its step, or stop before it with a checkpoint")),
+      choice_key(field("action", &SpikesConfig::action, {watched}),
+                 "at a spike: log it, skip the update of its step, or stop before it with a checkpoint"),
   };
 }
 
@@ -308,10 +296,8 @@ Keys profiling_keys() {
                   "first step that is recorded, counted from 1; 0: none", count_range),
       integer_key(field("last_step", &ProfilingConfig::last_step), "last step that is recorded; 0: first_step alone",
                   count_range),
-      only_where(
-          {records},
-          boolean_key(field("trace", &ProfilingConfig::trace),
-                      "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record")),
+      boolean_key(field("trace", &ProfilingConfig::trace, {records}),
+                  "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record"),
   };
 }
 

@@ -158,9 +158,8 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       choice_key(field("backward_prefetch", &ShardPolicy::backward_prefetch),
                  "where gathers of a backward begin: pre, as lookahead says; post, behind the computation before their "
                  "use; none, behind its reductions too"),
-      only_where({several_stages},
-                 boolean_key(field("prefetch_within_stage", &ShardPolicy::prefetch_within_stage),
-                             "whether a gather never begins before a computation of another of the rank's stages")),
+      boolean_key(field("prefetch_within_stage", &ShardPolicy::prefetch_within_stage, {several_stages}),
+                  "whether a gather never begins before a computation of another of the rank's stages"),
       choice_key(field("accumulation", &ShardPolicy::accumulation),
                  "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says"),
       parsed_key(
@@ -171,7 +170,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   if (family) {
     for (ConfigKey& key : keys) {
       key.inherits = "shard." + key.name;
-      key = only_where(of_family(*family, key.name), key);
+      add_conditions(key, of_family(*family, key.name));
     }
   } else {
     keys.push_back(integer_key(KeyField{"shard.reduce_inputs", &Config::reduce_inputs},
