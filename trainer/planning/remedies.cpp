@@ -18,27 +18,24 @@ namespace {
 
 using Strengths = std::vector<RemedyOverrides>;
 
-bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config) {
-  return std::ranges::all_of(conditions, [&](const KeyCondition& condition) { return condition.holds(config); });
+// Words for a key of [section], and for the same key of each heir, a family or a group, that reads it.
+RemedyOverrides with_heirs(const Config& config, std::string_view section, std::string_view key, std::string_view value,
+                           const auto& heirs, const auto& conditions_of) {
+  RemedyOverrides result{{word(fmt::format("{}.{}", section, key), value)}};
+  const auto holds = [&](const KeyCondition& condition) { return condition.holds(config); };
+  for (const auto heir : heirs) {
+    if (!std::ranges::all_of(conditions_of(heir), holds)) continue;
+    result.by_family.push_back(word(fmt::format("{}.{}.{}", section, name_of(heir), key), value));
+  }
+  return result;
 }
-
-// Words for a key of [section] that can also be set per family.
 RemedyOverrides for_all_families(const Config& config, std::string_view section, std::string_view key,
                                  std::string_view value) {
-  RemedyOverrides result{{word(fmt::format("{}.{}", section, key), value)}};
-  for (const Family family : shard_families) {
-    if (!all_hold(config_fields::of_family(family, key), config)) continue;
-    result.by_family.push_back(word(fmt::format("{}.{}.{}", section, name_of(family), key), value));
-  }
-  return result;
+  const auto conditions_of = [&](Family family) { return config_fields::of_family(family, key); };
+  return with_heirs(config, section, key, value, shard_families, conditions_of);
 }
 RemedyOverrides for_all_groups(const Config& config, std::string_view key, std::string_view value) {
-  RemedyOverrides result{{word(fmt::format("optimizer.{}", key), value)}};
-  for (const UpdateGroup group : update_groups) {
-    if (!all_hold(config_fields::trains_group(group), config)) continue;
-    result.by_family.push_back(word(fmt::format("optimizer.{}.{}", name_of(group), key), value));
-  }
-  return result;
+  return with_heirs(config, "optimizer", key, value, update_groups, config_fields::trains_group);
 }
 
 // The policy of the family with most parameters.
@@ -166,10 +163,9 @@ Strengths dealt_by_memory(const Config& config) {
   least.memory_budget = 1;  // no layout keeps it, so the one with the least peak is chosen
   const std::vector<StageBlocks> layout = stage_layout(least);
   if (layout == stage_layout(config)) return {};
-  Overrides words = {word("pipeline.layout", to_string(layout, config.model))};
-  if (config.pipeline.first_stage_blocks) words.push_back(word("pipeline.first_stage_blocks", "auto"));
-  if (config.pipeline.last_stage_blocks) words.push_back(word("pipeline.last_stage_blocks", "auto"));
-  return {{std::move(words)}};
+  least.pipeline.layout = to_string(layout, config.model);
+  return {
+      {changed_words(config, least, {"pipeline.layout", "pipeline.first_stage_blocks", "pipeline.last_stage_blocks"})}};
 }
 constexpr Remedy by_memory{"stages dealt by memory", "a rank that keeps many microbatches has fewer blocks",
                            "ranks wait for the one with most blocks", dealt_by_memory};
