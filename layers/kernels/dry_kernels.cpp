@@ -115,30 +115,28 @@ AttentionKernels dry_attention(DryWorkspace workspace, const GpuKernelOptions& g
 }
 
 // Heads of q and k only. The backward reads qkv for the gradient of the norm.
-RotaryKernels dry_rotary() {
-  return {[](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, auto...) {
-            const std::int64_t bytes = qkv.rows() * options.heads.value_column() * size_of(qkv.dtype());
-            tell(context.stream, {.name = "rotary_forward", .read = bytes, .written = bytes});
-          },
-          [](KernelContext& context, const RotaryOptions& options, ConstTensorView, ConstTensorView q_norm,
-             ConstTensorView, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-            const std::int64_t bytes = dqkv.rows() * options.heads.value_column() * size_of(dqkv.dtype());
-            tell(context.stream, {.name = "rotary_backward",
-                                  .read = q_norm.empty() ? bytes : 2 * bytes,
-                                  .written = bytes + dq_norm.bytes() + dk_norm.bytes()});
-          }};
+void set_rotary(LayerKernels& kernels) {
+  kernels.rotary_forward = [](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, auto...) {
+    const std::int64_t bytes = qkv.rows() * options.heads.value_column() * size_of(qkv.dtype());
+    tell(context.stream, {.name = "rotary_forward", .read = bytes, .written = bytes});
+  };
+  kernels.rotary_backward = [](KernelContext& context, const RotaryOptions& options, ConstTensorView,
+                               ConstTensorView q_norm, ConstTensorView, TensorView dqkv, TensorView dq_norm,
+                               TensorView dk_norm) {
+    const std::int64_t bytes = dqkv.rows() * options.heads.value_column() * size_of(dqkv.dtype());
+    tell(context.stream, {.name = "rotary_backward",
+                          .read = q_norm.empty() ? bytes : 2 * bytes,
+                          .written = bytes + dq_norm.bytes() + dk_norm.bytes()});
+  };
 }
 
 // The lookup reads one row per token, whatever the size of the table.
-EmbeddingKernels dry_embedding() {
-  return {[](KernelContext& context, ConstTensorView ids, ConstTensorView, std::int64_t, TensorView y) {
-            tell(context.stream, {.name = "embedding_forward", .read = ids.bytes() + y.bytes(), .written = y.bytes()});
-          },
-          [](KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t, TensorView) {
-            const std::int64_t rows = dy.size() * size_of(DType::float32);
-            tell(context.stream,
-                 {.name = "embedding_backward", .read = ids.bytes() + dy.bytes() + rows, .written = rows});
-          }};
+void dry_embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView, std::int64_t, TensorView y) {
+  tell(context.stream, {.name = "embedding_forward", .read = ids.bytes() + y.bytes(), .written = y.bytes()});
+}
+void dry_embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t, TensorView) {
+  const std::int64_t rows = dy.size() * size_of(DType::float32);
+  tell(context.stream, {.name = "embedding_backward", .read = ids.bytes() + dy.bytes() + rows, .written = rows});
 }
 
 // Kernels of a state space read and write some columns of their matrices.
@@ -188,49 +186,53 @@ void take_scan_workspace(KernelContext& context, const StateSpaceShape& shape, s
 
 // Arguments behind the first three have no influence.
 template <bool of_cpu>
-StateSpaceKernels dry_state_space() {
-  return {[](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected, auto...) {
-            if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, false));
-            tell_state_space(context, {.name = "mix_tokens_forward"}, projected, shape.channels(), shape.channels());
-          },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed, auto...) {
-            if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, true));
-            tell_state_space(context, {.name = "mix_tokens_backward"}, dmixed, 2 * shape.channels(), shape.channels());
-          },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed, auto...) {
-            take_scan_workspace<of_cpu>(context, shape, mixed.rows(), false);
-            // States are written, passed on and read.
-            tell_scan(context, shape, mixed,
-                      {.name = "scan_tokens_forward",
-                       .others = 0,
-                       .written = shape.inner(),
-                       .of_group = 1,
-                       .of_head = 1,
-                       .passes = 2,
-                       .states_read = 2,
-                       .states_written = 2},
-                      of_cpu);
-          },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy, auto...) {
-            take_scan_workspace<of_cpu>(context, shape, dy.rows(), true);
-            // Both states and their gradients are written, passed on and read twice.
-            tell_scan(context, shape, dy,
-                      {.name = "scan_tokens_backward",
-                       .others = shape.inner(),
-                       .written = shape.channels() + shape.heads,
-                       .of_group = 3,
-                       .of_head = 2,
-                       .passes = 5,
-                       .states_read = 6,
-                       .states_written = 4},
-                      of_cpu);
-          },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView y, auto...) {
-            tell_state_space(context, {.name = "gated_norm_forward"}, y, 2 * shape.inner(), shape.inner());
-          },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dout, auto...) {
-            tell_state_space(context, {.name = "gated_norm_backward"}, dout, 3 * shape.inner(), 2 * shape.inner());
-          }};
+void set_state_space(LayerKernels& kernels) {
+  kernels.mix_tokens_forward = [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected,
+                                  auto...) {
+    if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, false));
+    tell_state_space(context, {.name = "mix_tokens_forward"}, projected, shape.channels(), shape.channels());
+  };
+  kernels.mix_tokens_backward = [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
+                                   auto...) {
+    if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, true));
+    tell_state_space(context, {.name = "mix_tokens_backward"}, dmixed, 2 * shape.channels(), shape.channels());
+  };
+  kernels.scan_tokens_forward = [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
+                                   auto...) {
+    take_scan_workspace<of_cpu>(context, shape, mixed.rows(), false);
+    // States are written, passed on and read.
+    tell_scan(context, shape, mixed,
+              {.name = "scan_tokens_forward",
+               .others = 0,
+               .written = shape.inner(),
+               .of_group = 1,
+               .of_head = 1,
+               .passes = 2,
+               .states_read = 2,
+               .states_written = 2},
+              of_cpu);
+  };
+  kernels.scan_tokens_backward = [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy, auto...) {
+    take_scan_workspace<of_cpu>(context, shape, dy.rows(), true);
+    // Both states and their gradients are written, passed on and read twice.
+    tell_scan(context, shape, dy,
+              {.name = "scan_tokens_backward",
+               .others = shape.inner(),
+               .written = shape.channels() + shape.heads,
+               .of_group = 3,
+               .of_head = 2,
+               .passes = 5,
+               .states_read = 6,
+               .states_written = 4},
+              of_cpu);
+  };
+  kernels.gated_norm_forward = [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView y, auto...) {
+    tell_state_space(context, {.name = "gated_norm_forward"}, y, 2 * shape.inner(), shape.inner());
+  };
+  kernels.gated_norm_backward = [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dout,
+                                   auto...) {
+    tell_state_space(context, {.name = "gated_norm_backward"}, dout, 3 * shape.inner(), 2 * shape.inner());
+  };
 }
 
 // A factor with one scale is read twice: for the scale, and to be rounded. Scales are not counted.
@@ -258,27 +260,28 @@ void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, bool, Tens
 }  // namespace
 
 LayerKernels dry_layer_kernels(DryWorkspace workspace, const GpuKernelOptions& gpu) {
-  LayerKernels kernels = {
-      .attention = dry_attention(workspace, gpu),
-      .capacity = {DryKernel<"limit_choices", Writes::onto>(), DryKernel<"spread_slots", Writes::onto>(),
-                   DryKernel<"add_dropped", Writes::onto>()},
-      .cross_entropy = {DryKernel<"vocabulary_sums">(), DryKernel<"shift_vocabulary_sums", Writes::onto>(),
-                        DryKernel<"cross_entropy_gradient">()},
-      .embedding = dry_embedding(),
-      .float8 = {dry_round_to_float8},
-      .load_balance = {DryKernel<"expert_statistics">(), DryKernel<"scale_counts">(), DryKernel<"auxiliary_loss">(),
-                       DryKernel<"auxiliary_loss_backward", Writes::onto>(), DryKernel<"z_loss", Writes::onto>()},
-      .permutation = {DryKernel<"choices_within">(), DryKernel<"parts_chosen">(), DryKernel<"sort_by_expert">(),
-                      DryKernel<"add_counts", Writes::onto>(), DryKernel<"permute_rows">(),
-                      DryKernel<"unpermute_rows", Writes::onto>(), DryKernel<"unpermute_rows_backward">(),
-                      dry_move_blocks},
-      .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward">()},
-      .rotary = dry_rotary(),
-      .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">(), DryKernel<"jitter_rows">()},
-      .state_space = workspace == DryWorkspace::of_cpu ? dry_state_space<true>() : dry_state_space<false>(),
-      .swiglu = {DryKernel<"swiglu_forward">(), DryKernel<"swiglu_backward">()},
-  };
-  if (workspace == DryWorkspace::of_cpu) kernels.permutation.sort_by_expert = dry_sort_of_cpu;
+  LayerKernels kernels{dry_attention(workspace, gpu)};
+#define WEFT_DRY_KERNEL(name) kernels.name = DryKernel<#name>();
+  WEFT_FOR_LAYER_KERNELS(WEFT_DRY_KERNEL)
+  kernels.limit_choices = DryKernel<"limit_choices", Writes::onto>();
+  kernels.spread_slots = DryKernel<"spread_slots", Writes::onto>();
+  kernels.add_dropped = DryKernel<"add_dropped", Writes::onto>();
+  kernels.shift_vocabulary_sums = DryKernel<"shift_vocabulary_sums", Writes::onto>();
+  kernels.auxiliary_loss_backward = DryKernel<"auxiliary_loss_backward", Writes::onto>();
+  kernels.z_loss = DryKernel<"z_loss", Writes::onto>();
+  kernels.add_counts = DryKernel<"add_counts", Writes::onto>();
+  kernels.unpermute_rows = DryKernel<"unpermute_rows", Writes::onto>();
+  kernels.embedding_forward = dry_embedding_forward;
+  kernels.embedding_backward = dry_embedding_backward;
+  kernels.round_to_float8 = dry_round_to_float8;
+  kernels.move_blocks = dry_move_blocks;
+  set_rotary(kernels);
+  if (workspace == DryWorkspace::of_cpu) {
+    kernels.sort_by_expert = dry_sort_of_cpu;
+    set_state_space<true>(kernels);
+  } else {
+    set_state_space<false>(kernels);
+  }
   return kernels;
 }
 

@@ -78,7 +78,7 @@ void round_to_float8(KernelContext& context, std::span<const Float8Factor> facto
     require(scales.dtype() == DType::float32 && scales.rows() == scale_rows && scales.columns() == scale_columns,
             "each block of a factor has a scale");
   }
-  run_elementwise(context, context.kernels.float8.round, factors);
+  run_elementwise(context, context.kernels.round_to_float8, factors);
 }
 
 void multiply_in_float8(KernelContext& context, ProductFormat format, std::span<const Product> products,

@@ -47,10 +47,6 @@ ScaleShape scale_shape(ScaledBlock each, std::int64_t rows, std::int64_t inner);
 // have a multiple of float8_inner_multiple columns and begin at multiples of 16 bytes.
 void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors);
 
-struct Float8Kernels {
-  decltype(&round_to_float8) round;
-};
-
 // Memory of rounded factors: the bucket, and the least bytes. The least bytes make memory depend on the number of
 // routed rows only and not on their experts. `most_bytes`: for which the block has room (MemoryLedger::allocate).
 struct Float8Room {

@@ -1,5 +1,5 @@
-// The kernels of a device: one table of functions per operation, with the contracts of its header. The public functions
-// of those headers check what must hold on every device and call the table of their context.
+// The kernels of a device: a table of functions, with the contracts of their headers. The public functions of those
+// headers check what must hold on every device and call the table of their context.
 #pragma once
 
 #include "layers/kernels/attention.h"
@@ -12,19 +12,32 @@
 
 namespace weft {
 
+// Calls `of` with the name of each kernel besides attention. A device has a function of each name, with the type of the
+// public one, in a namespace of its own.
+// clang-format off
+#define WEFT_FOR_LAYER_KERNELS(of)                                                                 \
+  of(limit_choices) of(spread_slots) of(add_dropped)                                               \
+  of(vocabulary_sums) of(shift_vocabulary_sums) of(cross_entropy_gradient)                         \
+  of(embedding_forward) of(embedding_backward)                                                     \
+  of(round_to_float8)                                                                              \
+  of(expert_statistics) of(scale_counts) of(auxiliary_loss) of(auxiliary_loss_backward) of(z_loss) \
+  of(choices_within) of(parts_chosen) of(sort_by_expert) of(add_counts)                            \
+  of(permute_rows) of(unpermute_rows) of(unpermute_rows_backward) of(move_blocks)                  \
+  of(rms_norm_forward) of(rms_norm_backward)                                                       \
+  of(rotary_forward) of(rotary_backward)                                                           \
+  of(route_forward) of(route_backward) of(jitter_rows)                                             \
+  of(mix_tokens_forward) of(mix_tokens_backward) of(scan_tokens_forward) of(scan_tokens_backward)  \
+  of(gated_norm_forward) of(gated_norm_backward)                                                   \
+  of(swiglu_forward) of(swiglu_backward)
+// clang-format on
+// Declares such a function.
+#define WEFT_DECLARE_KERNEL(name) decltype(::weft::name) name;
+
 struct LayerKernels {
   AttentionKernels attention;
-  CapacityKernels capacity;
-  CrossEntropyKernels cross_entropy;
-  EmbeddingKernels embedding;
-  Float8Kernels float8;
-  LoadBalanceKernels load_balance;
-  PermutationKernels permutation;
-  RmsNormKernels rms_norm;
-  RotaryKernels rotary;
-  RoutingKernels routing;
-  StateSpaceKernels state_space;
-  SwigluKernels swiglu;
+#define WEFT_KERNEL_POINTER(name) decltype(&::weft::name) name = nullptr;
+  WEFT_FOR_LAYER_KERNELS(WEFT_KERNEL_POINTER)
+#undef WEFT_KERNEL_POINTER
 };
 
 // Calls a kernel of the context's table, timed as elementwise work.

@@ -18,7 +18,7 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
   require(choices <= rule.chosen_groups * (experts / rule.groups), "a token chooses among the experts of its groups");
   require(bias.empty() || bias.size() == logits.columns(), "every expert has a bias");
   if (logits.empty()) return;
-  run_elementwise(context, context.kernels.routing.forward, logits, rule, bias, targets, scores, indices, weights);
+  run_elementwise(context, context.kernels.route_forward, logits, rule, bias, targets, scores, indices, weights);
 }
 
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
@@ -30,7 +30,7 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
   require(indices.rows() == tokens && dweights.rows() == tokens && dweights.columns() == choices,
           "every choice of a token has an index and a gradient");
   if (scores.empty()) return;
-  run_elementwise(context, context.kernels.routing.backward, dweights, dscores, scores, indices, rule, dlogits);
+  run_elementwise(context, context.kernels.route_backward, dweights, dscores, scores, indices, rule, dlogits);
 }
 
 namespace {
@@ -51,31 +51,31 @@ void choices_within(KernelContext& context, ConstTensorView indices, std::int64_
                     TensorView within) {
   require(within.size() == indices.size(), "every choice has an index");
   if (indices.empty()) return;
-  run_elementwise(context, context.kernels.permutation.choices_within, indices, first, experts, within);
+  run_elementwise(context, context.kernels.choices_within, indices, first, experts, within);
 }
 
 void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t experts, TensorView parts) {
   require(parts.rows() == indices.rows() && parts.columns() == indices.columns(), "every choice has a part or none");
   require(experts > 0, "a part has experts");
-  if (!indices.empty()) run_elementwise(context, context.kernels.permutation.parts_chosen, indices, experts, parts);
+  if (!indices.empty()) run_elementwise(context, context.kernels.parts_chosen, indices, experts, parts);
 }
 
 void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
                     TensorView slots) {
   require(slots.size() == indices.size(), "every choice has a slot");
   require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
-  run_elementwise(context, context.kernels.permutation.sort_by_expert, indices, some_unrouted, counts, slots);
+  run_elementwise(context, context.kernels.sort_by_expert, indices, some_unrouted, counts, slots);
 }
 
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
   require(counts.size() == totals.size(), "every count has a total");
-  run_elementwise(context, context.kernels.permutation.add_counts, counts, totals);
+  run_elementwise(context, context.kernels.add_counts, counts, totals);
 }
 
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
   require_permutation(x, permuted, slots);
   require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
-  if (!permuted.empty()) run_elementwise(context, context.kernels.permutation.permute_rows, x, slots, permuted);
+  if (!permuted.empty()) run_elementwise(context, context.kernels.permute_rows, x, slots, permuted);
 }
 
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
@@ -83,7 +83,7 @@ void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTenso
   require_permutation(y, permuted, slots);
   require_weights(weights, slots);
   if (permuted.empty()) return;
-  run_elementwise(context, context.kernels.permutation.unpermute_rows, permuted, slots, weights, y);
+  run_elementwise(context, context.kernels.unpermute_rows, permuted, slots, weights, y);
 }
 
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
@@ -94,8 +94,7 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
   require_weights(weights, slots);
   require_weights(dweights, slots);
   if (slots.empty()) return;  // without a row, the gradients of weights are still zero
-  run_elementwise(context, context.kernels.permutation.unpermute_rows_backward, dy, permuted, slots, weights, dpermuted,
-                  dweights);
+  run_elementwise(context, context.kernels.unpermute_rows_backward, dy, permuted, slots, weights, dpermuted, dweights);
 }
 
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
@@ -108,7 +107,7 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
                 to[block] + counts[block] <= destination.rows(),
             "a block lies inside both tensors");
   }
-  run_elementwise(context, context.kernels.permutation.move_blocks, source, from, to, counts, destination);
+  run_elementwise(context, context.kernels.move_blocks, source, from, to, counts, destination);
 }
 
 void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t sequence_length, std::int64_t experts,
@@ -117,27 +116,26 @@ void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t
   require(sequence_length > 0 && indices.rows() % sequence_length == 0, "choices are those of whole sequences");
   require(capacity > 0, "an expert takes a choice");
   if (indices.empty()) return;
-  run_elementwise(context, context.kernels.capacity.limit_choices, weights, sequence_length, experts, capacity, policy,
-                  indices);
+  run_elementwise(context, context.kernels.limit_choices, weights, sequence_length, experts, capacity, policy, indices);
 }
 
 void spread_slots(KernelContext& context, ConstTensorView indices, ConstTensorView counts, std::int64_t rows,
                   TensorView slots) {
   require(slots.size() == indices.size(), "every choice has a slot or none");
   require(rows >= 0 && counts.size() * rows <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
-  if (!slots.empty()) run_elementwise(context, context.kernels.capacity.spread_slots, indices, counts, rows, slots);
+  if (!slots.empty()) run_elementwise(context, context.kernels.spread_slots, indices, counts, rows, slots);
 }
 
 void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total) {
   require(slots.size() == indices.size(), "every choice has a slot or none");
-  if (!indices.empty()) run_elementwise(context, context.kernels.capacity.add_dropped, indices, slots, total);
+  if (!indices.empty()) run_elementwise(context, context.kernels.add_dropped, indices, slots, total);
 }
 
 void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
                  TensorView y) {
   require(x.rows() == y.rows() && x.columns() == y.columns() && keys.size() == x.rows(), "every token has a key");
   require(x.dtype() == DType::float32 && y.dtype() == DType::float32, "a router computes in float32");
-  if (!x.empty()) run_elementwise(context, context.kernels.routing.jitter_rows, x, keys, salt, noise, y);
+  if (!x.empty()) run_elementwise(context, context.kernels.jitter_rows, x, keys, salt, noise, y);
 }
 
 namespace {
@@ -157,20 +155,18 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
   require(counts.columns() == experts && score_sums.columns() == experts && counts.rows() == score_sums.rows(),
           "statistics have one row a sequence and one column an expert");
   require_slice(slice, tokens, counts.rows());
-  run_elementwise(context, context.kernels.load_balance.statistics, scores, indices, scoring, slice, counts,
-                  score_sums);
+  run_elementwise(context, context.kernels.expert_statistics, scores, indices, scoring, slice, counts, score_sums);
 }
 
 void scale_counts(KernelContext& context, ConstTensorView choices, double total, TensorView counts) {
   require(choices.size() == counts.size() && choices.dtype() == DType::float64, "every expert has a count");
-  run_elementwise(context, context.kernels.load_balance.scale_counts, choices, total, counts);
+  run_elementwise(context, context.kernels.scale_counts, choices, total, counts);
 }
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
   require(counts.size() == score_sums.size(), "counts and sums of scores describe the same experts");
-  run_elementwise(context, context.kernels.load_balance.auxiliary_loss, counts, score_sums, choices, sequence_length,
-                  factor, loss);
+  run_elementwise(context, context.kernels.auxiliary_loss, counts, score_sums, choices, sequence_length, factor, loss);
 }
 
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
@@ -180,8 +176,8 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
   require(counts.columns() == experts, "every expert has a count");
   require_slice(slice, tokens, counts.rows());
   if (scores.empty()) return;
-  run_elementwise(context, context.kernels.load_balance.auxiliary_loss_backward, scores, counts, scoring, slice,
-                  choices, factor, dscores);
+  run_elementwise(context, context.kernels.auxiliary_loss_backward, scores, counts, scoring, slice, choices, factor,
+                  dscores);
 }
 
 void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets,
@@ -189,8 +185,7 @@ void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies,
   require(dlogits.rows() == logits.rows() && dlogits.columns() == logits.columns(),
           "a gradient has the shape of its tensor");
   if (logits.empty()) return;
-  run_elementwise(context, context.kernels.load_balance.z_loss, logits, copies, targets, factor, gradient_factor,
-                  dlogits, loss);
+  run_elementwise(context, context.kernels.z_loss, logits, copies, targets, factor, gradient_factor, dlogits, loss);
 }
 
 }  // namespace weft

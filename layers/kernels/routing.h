@@ -56,12 +56,6 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
 void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
                  TensorView y);
 
-struct RoutingKernels {
-  decltype(&route_forward) forward;
-  decltype(&route_backward) backward;
-  decltype(&weft::jitter_rows) jitter_rows;
-};
-
 // The permutation of tokens by chosen expert, and moves of whole rows.
 //
 // Stable sort of the T*K choices by expert. counts [E, 1] int32: choices of each expert. slots [T, K] int32: the
@@ -95,17 +89,6 @@ void choices_within(KernelContext& context, ConstTensorView indices, std::int64_
 // no_expert.
 void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t experts, TensorView parts);
 
-struct PermutationKernels {
-  decltype(&weft::choices_within) choices_within;
-  decltype(&weft::parts_chosen) parts_chosen;
-  decltype(&weft::sort_by_expert) sort_by_expert;
-  decltype(&weft::add_counts) add_counts;
-  decltype(&weft::permute_rows) permute_rows;
-  decltype(&weft::unpermute_rows) unpermute_rows;
-  decltype(&weft::unpermute_rows_backward) unpermute_rows_backward;
-  decltype(&weft::move_blocks) move_blocks;
-};
-
 // Expert capacity. weights [T, K] and indices [T, K] of route_forward for whole sequences of S = `sequence_length`
 // tokens, one after another. In each sequence an expert keeps `capacity` choices: the largest weights, the earlier of
 // equal ones, or the earliest; the others become no_expert.
@@ -117,12 +100,6 @@ void spread_slots(KernelContext& context, ConstTensorView indices, ConstTensorVi
                   TensorView slots);
 // total [1, 1] float64 += choices that have an expert in `indices` and no slot.
 void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total);
-
-struct CapacityKernels {
-  decltype(&weft::limit_choices) limit_choices;
-  decltype(&weft::spread_slots) spread_slots;
-  decltype(&weft::add_dropped) add_dropped;
-};
 
 // Auxiliary losses. Statistics are taken sequence by sequence, so that neither the microbatch size nor the layout
 // changes the objective. All tensors are float32 or int32. T tokens of this rank, S tokens per sequence.
@@ -161,13 +138,5 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
 // of a token counts `copies` times.
 void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets,
             double factor, float gradient_factor, TensorView dlogits, TensorView loss);
-
-struct LoadBalanceKernels {
-  decltype(&expert_statistics) statistics;
-  decltype(&weft::scale_counts) scale_counts;
-  decltype(&weft::auxiliary_loss) auxiliary_loss;
-  decltype(&weft::auxiliary_loss_backward) auxiliary_loss_backward;
-  decltype(&weft::z_loss) z_loss;
-};
 
 }  // namespace weft

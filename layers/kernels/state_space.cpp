@@ -37,8 +37,8 @@ void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape, Co
   check(shape, projected, document_begins);
   check_convolution(shape, mixed, projected, weight, bias);
   require(history.empty() || document_begins.empty(), "a history is of one document");
-  run_elementwise(context, context.kernels.state_space.mix_forward, shape, projected, weight, bias, document_begins,
-                  history, mixed);
+  run_elementwise(context, context.kernels.mix_tokens_forward, shape, projected, weight, bias, document_begins, history,
+                  mixed);
 }
 
 void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
@@ -48,8 +48,8 @@ void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, C
   check_convolution(shape, dmixed, projected, weight, bias);
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
   require(dweight.size() == weight.size() && dbias.size() == bias.size(), "one gradient a tap and a bias");
-  run_elementwise(context, context.kernels.state_space.mix_backward, shape, dmixed, projected, weight, bias,
-                  document_begins, dprojected, dweight, dbias);
+  run_elementwise(context, context.kernels.mix_tokens_backward, shape, dmixed, projected, weight, bias, document_begins,
+                  dprojected, dweight, dbias);
 }
 
 void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
@@ -58,7 +58,7 @@ void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, C
   check(shape, projected, document_begins);
   check_scan(shape, mixed, y);
   require(carried.empty() || document_begins.empty(), "a carried state is of one document");
-  run_elementwise(context, context.kernels.state_space.scan_forward, shape, mixed, projected, rates, document_begins,
+  run_elementwise(context, context.kernels.scan_tokens_forward, shape, mixed, projected, rates, document_begins,
                   carried, y);
 }
 
@@ -70,8 +70,8 @@ void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, 
   check_scan(shape, mixed, dy);
   require_shape(dmixed, mixed.rows(), mixed.columns(), "a gradient has the shape of its tensor");
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
-  run_elementwise(context, context.kernels.state_space.scan_backward, shape, dy, mixed, projected, rates,
-                  document_begins, dmixed, dprojected, drates);
+  run_elementwise(context, context.kernels.scan_tokens_backward, shape, dy, mixed, projected, rates, document_begins,
+                  dmixed, dprojected, drates);
 }
 
 void gated_norm_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView y,
@@ -81,8 +81,7 @@ void gated_norm_forward(KernelContext& context, const StateSpaceShape& shape, Co
   require_shape(y, projected.rows(), shape.inner(), "a gated norm has the columns of its gate");
   require_shape(out, y.rows(), y.columns(), "both sides of a norm have one shape");
   require_shape(inverse_rms, y.rows(), shape.groups, "a gated norm keeps a statistic a group");
-  run_elementwise(context, context.kernels.state_space.norm_forward, shape, y, projected, weight, eps, out,
-                  inverse_rms);
+  run_elementwise(context, context.kernels.gated_norm_forward, shape, y, projected, weight, eps, out, inverse_rms);
 }
 
 void gated_norm_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dout, ConstTensorView y,
@@ -93,8 +92,8 @@ void gated_norm_backward(KernelContext& context, const StateSpaceShape& shape, C
   require_shape(dy, y.rows(), y.columns(), "a gradient has the shape of its tensor");
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
   require_shape(inverse_rms, y.rows(), shape.groups, "a gated norm keeps a statistic a group");
-  run_elementwise(context, context.kernels.state_space.norm_backward, shape, dout, y, projected, weight, inverse_rms,
-                  dy, dprojected, dweight);
+  run_elementwise(context, context.kernels.gated_norm_backward, shape, dout, y, projected, weight, inverse_rms, dy,
+                  dprojected, dweight);
 }
 
 }  // namespace weft

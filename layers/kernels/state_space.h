@@ -83,13 +83,4 @@ void gated_norm_backward(KernelContext& context, const StateSpaceShape& shape, C
                          ConstTensorView projected, ConstTensorView weight, ConstTensorView inverse_rms, TensorView dy,
                          TensorView dprojected, TensorView dweight);
 
-struct StateSpaceKernels {
-  decltype(&mix_tokens_forward) mix_forward;
-  decltype(&mix_tokens_backward) mix_backward;
-  decltype(&scan_tokens_forward) scan_forward;
-  decltype(&scan_tokens_backward) scan_backward;
-  decltype(&gated_norm_forward) norm_forward;
-  decltype(&gated_norm_backward) norm_backward;
-};
-
 }  // namespace weft

@@ -19,7 +19,7 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
                       TensorView inverse_rms) {
   require_shapes(y, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
-  run_elementwise(context, context.kernels.rms_norm.forward, x, weight, eps, y, inverse_rms);
+  run_elementwise(context, context.kernels.rms_norm_forward, x, weight, eps, y, inverse_rms);
 }
 
 void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
@@ -29,14 +29,14 @@ void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorVi
   if (!residual.empty()) require_shapes(residual, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
   require(dweight.empty() || dweight.size() == x.columns(), "a norm has one gradient a weight");
-  run_elementwise(context, context.kernels.rms_norm.backward, dy, x, weight, inverse_rms, residual, dx, dweight);
+  run_elementwise(context, context.kernels.rms_norm_backward, dy, x, weight, inverse_rms, residual, dx, dweight);
 }
 
 void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
                        TensorView y) {
   require(ids.size() == y.rows(), "an embedding has one row an id");
   require(y.columns() == table.columns() && y.dtype() == table.dtype(), "an embedding copies rows of its table");
-  if (!y.empty()) run_elementwise(context, context.kernels.embedding.forward, ids, table, row_begin, y);
+  if (!y.empty()) run_elementwise(context, context.kernels.embedding_forward, ids, table, row_begin, y);
 }
 
 void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
@@ -44,13 +44,13 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
   require(ids.size() == dy.rows(), "an embedding has one row an id");
   require(dy.columns() == dtable.columns(), "an embedding is as wide as its table");
   if (dy.empty() || dtable.empty()) return;
-  run_elementwise(context, context.kernels.embedding.backward, ids, dy, row_begin, dtable);
+  run_elementwise(context, context.kernels.embedding_backward, ids, dy, row_begin, dtable);
 }
 
 void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   require(gate_up.rows() == y.rows() && gate_up.columns() == 2 * y.columns(), "gate and up are as wide as y each");
   require(weights.empty() || weights.size() == y.rows(), "every token has a weight or none has one");
-  run_elementwise(context, context.kernels.swiglu.forward, gate_up, weights, y);
+  run_elementwise(context, context.kernels.swiglu_forward, gate_up, weights, y);
 }
 
 void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
@@ -60,7 +60,7 @@ void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView
           "a gradient has the shape of its tensor");
   require(weights.empty() || weights.size() == dy.rows(), "every token has a weight or none has one");
   require(dweights.size() == weights.size(), "every weight has a gradient");
-  run_elementwise(context, context.kernels.swiglu.backward, dy, gate_up, weights, dgate_up, dweights);
+  run_elementwise(context, context.kernels.swiglu_backward, dy, gate_up, weights, dgate_up, dweights);
 }
 
 namespace {
@@ -98,7 +98,7 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
   check(options, qkv);
   require(rotated.rows() == qkv.rows() && rotated.columns() >= options.heads.value_column(),
           "rotated holds the columns of every head of q and k");
-  run_elementwise(context, context.kernels.rotary.forward, options, qkv, q_norm, k_norm, rotated);
+  run_elementwise(context, context.kernels.rotary_forward, options, qkv, q_norm, k_norm, rotated);
 }
 
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
@@ -107,7 +107,7 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
   require(qkv.size() == dqkv.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
           "one gradient an element of qkv");
   require(dq_norm.size() == q_norm.size() && dk_norm.size() == k_norm.size(), "one gradient a norm weight");
-  run_elementwise(context, context.kernels.rotary.backward, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+  run_elementwise(context, context.kernels.rotary_backward, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
 }
 
 void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
@@ -115,7 +115,7 @@ void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensor
   const std::int64_t tokens = logits.rows();
   require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "one maximum, one target and two sums a token");
-  run_elementwise(context, context.kernels.cross_entropy.sums, logits, targets, begin, maximum, sums);
+  run_elementwise(context, context.kernels.vocabulary_sums, logits, targets, begin, maximum, sums);
 }
 
 void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, ConstTensorView maximum,
@@ -123,7 +123,7 @@ void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, Con
   const std::int64_t tokens = maximum.size();
   require(of_shard.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "two maxima, one target and two sums a token");
-  run_elementwise(context, context.kernels.cross_entropy.shift_sums, of_shard, maximum, targets, entries, sums);
+  run_elementwise(context, context.kernels.shift_vocabulary_sums, of_shard, maximum, targets, entries, sums);
 }
 
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
@@ -134,7 +134,7 @@ void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, Cons
           "one maximum, one target and two sums a token");
   require(dlogits.rows() == tokens && dlogits.columns() == logits.columns(), "one gradient a logit");
   require(loss.size() <= 1, "the losses of all tokens have one sum");
-  run_elementwise(context, context.kernels.cross_entropy.gradient, logits, maximum, sums, targets, begin, factor,
+  run_elementwise(context, context.kernels.cross_entropy_gradient, logits, maximum, sums, targets, begin, factor,
                   dlogits, loss);
 }
 

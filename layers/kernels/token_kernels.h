@@ -20,11 +20,6 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
 void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                        ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight);
 
-struct RmsNormKernels {
-  decltype(&rms_norm_forward) forward;
-  decltype(&rms_norm_backward) backward;
-};
-
 // Lookup in the rows [row_begin, row_begin + table.rows()) of a vocabulary. Ids outside this shard give zero rows and
 // no gradient, so the sum over the shards is the whole lookup. ids [tokens, 1] int32.
 // table [rows, hidden]; y [tokens, hidden] in the table's dtype.
@@ -34,11 +29,6 @@ void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorV
 void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
                         TensorView dtable);
 
-struct EmbeddingKernels {
-  decltype(&embedding_forward) forward;
-  decltype(&embedding_backward) backward;
-};
-
 // SwiGLU: y = silu(gate) * up. gate_up [tokens, 2 * width], gate columns first; y [tokens, width]; same dtype, float32,
 // bfloat16 or float16, computed in float32. Where `weights` [tokens, 1] float32 is not empty, y is the product times
 // the weight of the token.
@@ -47,11 +37,6 @@ void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensor
 // up; empty without weights.
 void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
                      TensorView dgate_up, TensorView dweights);
-
-struct SwigluKernels {
-  decltype(&swiglu_forward) forward;
-  decltype(&swiglu_backward) backward;
-};
 
 // Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama).
 // With d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values are not touched.
@@ -80,11 +65,6 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                      ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm);
 
-struct RotaryKernels {
-  decltype(&rotary_forward) forward;
-  decltype(&rotary_backward) backward;
-};
-
 // Cross-entropy over a sharded vocabulary. Each shard reads its logits once for its maximum and sums. Shards exchange
 // one number per token, shift their sums to the common maximum, and exchange two. logits [tokens, columns] float32 are
 // those of vocabulary entries [begin, begin + columns). targets [tokens, 1] int32 are global ids. A target below 0
@@ -105,11 +85,5 @@ void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, Con
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
                             ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
                             TensorView dlogits, TensorView loss);
-
-struct CrossEntropyKernels {
-  decltype(&vocabulary_sums) sums;
-  decltype(&shift_vocabulary_sums) shift_sums;
-  decltype(&cross_entropy_gradient) gradient;
-};
 
 }  // namespace weft

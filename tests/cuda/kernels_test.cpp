@@ -57,8 +57,8 @@ TEST_F(CudaRmsNorm, ForwardMatchesTheCpu) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
       const Both y = poisoned(dtype, shape.rows, shape.columns), inverse = poisoned(DType::float32, shape.rows, 1);
-      cpu::rms_norm_kernels.forward(cpu, x.cpu, weight.cpu, 1e-6f, y.cpu, inverse.cpu);
-      cuda::rms_norm_kernels.forward(*gpu, x.gpu, weight.gpu, 1e-6f, y.gpu, inverse.gpu);
+      cpu::rms_norm_forward(cpu, x.cpu, weight.cpu, 1e-6f, y.cpu, inverse.cpu);
+      cuda::rms_norm_forward(*gpu, x.gpu, weight.gpu, 1e-6f, y.gpu, inverse.gpu);
       // A root mean square is about 1 (less at the smallest widths); so are the values, up to 5 * 5 of them.
       const double relative = sum_error(static_cast<double>(shape.columns), 1.0);
       const double largest = shape.columns < 10 ? 100.0 : 2.0;
@@ -82,10 +82,8 @@ TEST_F(CudaRmsNorm, BackwardMatchesTheCpu) {
       const double error = sum_error(static_cast<double>(shape.columns), 1.0) * 400.0;
       const auto expect_alike = [&](const Both& result, ConstTensorView cpu_residual, ConstTensorView gpu_residual,
                                     TensorView cpu_weights, TensorView gpu_weights) {
-        cpu::rms_norm_kernels.backward(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, cpu_residual, result.cpu,
-                                       cpu_weights);
-        cuda::rms_norm_kernels.backward(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, gpu_residual, result.gpu,
-                                        gpu_weights);
+        cpu::rms_norm_backward(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, cpu_residual, result.cpu, cpu_weights);
+        cuda::rms_norm_backward(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, gpu_residual, result.gpu, gpu_weights);
         expect_close(result, error);
       };
       expect_alike(onto_other, dx.cpu, dx.gpu, dweight.cpu, dweight.gpu);
@@ -112,12 +110,12 @@ TEST_F(CudaSwiglu, MatchesTheCpu) {
         const Both y = poisoned(dtype, shape.rows, shape.columns), dy = random(dtype, shape.rows, shape.columns);
         const Both weights = random(DType::float32, weighted ? shape.rows : 0, 1);
         const Both dweights = poisoned(DType::float32, weighted ? shape.rows : 0, 1);
-        cpu::swiglu_kernels.forward(cpu, gate_up.cpu, weights.cpu, y.cpu);
-        cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, weights.gpu, y.gpu);
+        cpu::swiglu_forward(cpu, gate_up.cpu, weights.cpu, y.cpu);
+        cuda::swiglu_forward(*gpu, gate_up.gpu, weights.gpu, y.gpu);
         expect_close(y, 64 * unit * 15.0);
         const Both dgate_up = in_place ? gate_up : poisoned(dtype, shape.rows, 2 * shape.columns);
-        cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, weights.cpu, dgate_up.cpu, dweights.cpu);
-        cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, weights.gpu, dgate_up.gpu, dweights.gpu);
+        cpu::swiglu_backward(cpu, dy.cpu, gate_up.cpu, weights.cpu, dgate_up.cpu, dweights.cpu);
+        cuda::swiglu_backward(*gpu, dy.gpu, gate_up.gpu, weights.gpu, dgate_up.gpu, dweights.gpu);
         expect_close(dgate_up, 64 * unit * 60.0);
         expect_close(dweights, unit * 60.0 * (16.0 + 16.0 * std::sqrt(static_cast<double>(shape.columns))));
       }
@@ -130,10 +128,10 @@ TEST_F(CudaSwiglu, TakesGatesOfAnySize) {
                                        1.0,   1.0,    1.0,   1.0,   1.0,   1.0, 1.0,  1.0,  1.0,   1.0};
   const Both gate_up = values(DType::float32, 1, 20, numbers), y = poisoned(DType::float32, 1, 10);
   const Both dy = values(DType::float32, 1, 10, std::vector<double>(10, 1.0)), dx = poisoned(DType::float32, 1, 20);
-  cpu::swiglu_kernels.forward(cpu, gate_up.cpu, {}, y.cpu);
-  cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, {}, y.gpu);
-  cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, {}, dx.cpu, {});
-  cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, {}, dx.gpu, {});
+  cpu::swiglu_forward(cpu, gate_up.cpu, {}, y.cpu);
+  cuda::swiglu_forward(*gpu, gate_up.gpu, {}, y.gpu);
+  cpu::swiglu_backward(cpu, dy.cpu, gate_up.cpu, {}, dx.cpu, {});
+  cuda::swiglu_backward(*gpu, dy.gpu, gate_up.gpu, {}, dx.gpu, {});
   expect_close(y, 1e-6);
   expect_close(dx, 1e-6);
 }
@@ -184,8 +182,8 @@ TEST_F(CudaRotary, ForwardMatchesTheCpu) {
     const Both qkv = random(dtype, tokens, on_cpu.heads.columns());
     const Both rotated = in_place ? qkv : poisoned(dtype, tokens, on_cpu.heads.value_column());
     const Both q_norm = random(dtype, weights, 1), k_norm = random(dtype, weights, 1);
-    cpu::rotary_kernels.forward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, rotated.cpu);
-    cuda::rotary_kernels.forward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, rotated.gpu);
+    cpu::rotary_forward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, rotated.cpu);
+    cuda::rotary_forward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, rotated.gpu);
     // Two products of at most 5 * 5; with a norm of small heads, 5 * 5 after a root of few squares.
     expect_close(rotated, (static_cast<double>(on_cpu.heads.head_dim) / 16 + 16) * unit * 25.0);
   });
@@ -199,8 +197,8 @@ TEST_F(CudaRotary, BackwardMatchesTheCpu) {
     const Both dqkv = random(dtype, tokens, columns), qkv = random(dtype, weights == 0 ? 0 : tokens, columns);
     const Both q_norm = random(dtype, weights, 1), k_norm = random(dtype, weights, 1);
     const Both dq_norm = random(DType::float32, weights, 1), dk_norm = random(DType::float32, weights, 1);
-    cpu::rotary_kernels.backward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, dqkv.cpu, dq_norm.cpu, dk_norm.cpu);
-    cuda::rotary_kernels.backward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, dqkv.gpu, dq_norm.gpu, dk_norm.gpu);
+    cpu::rotary_backward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, dqkv.cpu, dq_norm.cpu, dk_norm.cpu);
+    cuda::rotary_backward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, dqkv.gpu, dq_norm.gpu, dk_norm.gpu);
     // A head of few small elements has a large inverse: 1 / sqrt(eps) at most, about 10 where there are 6 elements.
     const double inverse = head_dim <= 2 ? 300.0 : head_dim <= 8 ? 30.0 : 4.0;
     expect_close(dqkv, (static_cast<double>(head_dim) / 16 + 16) * unit * 50.0 * (weights == 0 ? 1.0 : inverse));
@@ -223,8 +221,8 @@ TEST_F(CudaEmbedding, ForwardGivesTheSameRows) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both ids = integers(shape.rows, 0, 20), table = random(dtype, table_rows, shape.columns);
       const Both y = poisoned(dtype, shape.rows, shape.columns);
-      cpu::embedding_kernels.forward(cpu, ids.cpu, table.cpu, row_begin, y.cpu);
-      cuda::embedding_kernels.forward(*gpu, ids.gpu, table.gpu, row_begin, y.gpu);
+      cpu::embedding_forward(cpu, ids.cpu, table.cpu, row_begin, y.cpu);
+      cuda::embedding_forward(*gpu, ids.gpu, table.gpu, row_begin, y.gpu);
       expect_equal(y);
     }
   }
@@ -240,8 +238,8 @@ TEST_F(CudaEmbedding, BackwardAddsInTokenOrder) {
         const Both ids = last == 0 ? integers(shape.rows, 9, 9) : integers(shape.rows, 0, last);
         const Both dy = random(dtype, shape.rows, shape.columns);
         const Both dtable = random(DType::float32, rows, shape.columns);
-        cpu::embedding_kernels.backward(cpu, ids.cpu, dy.cpu, row_begin, dtable.cpu);
-        cuda::embedding_kernels.backward(*gpu, ids.gpu, dy.gpu, row_begin, dtable.gpu);
+        cpu::embedding_backward(cpu, ids.cpu, dy.cpu, row_begin, dtable.cpu);
+        cuda::embedding_backward(*gpu, ids.gpu, dy.gpu, row_begin, dtable.gpu);
         expect_equal(dtable);
       }
     }
@@ -263,8 +261,8 @@ TEST_F(CudaCrossEntropy, MatchesTheCpu) {
         const Both logits = random(DType::float32, shape.rows, shape.columns, 0, 3.0);
         const Both targets = integers(shape.rows, 0, static_cast<std::int32_t>(shape.columns + 6));
         const Both maximum = poisoned(DType::float32, shape.rows, 1), sums = poisoned(DType::float32, shape.rows, 2);
-        cpu::cross_entropy_kernels.sums(cpu, logits.cpu, targets.cpu, begin, maximum.cpu, sums.cpu);
-        cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, targets.gpu, begin, maximum.gpu, sums.gpu);
+        cpu::vocabulary_sums(cpu, logits.cpu, targets.cpu, begin, maximum.cpu, sums.cpu);
+        cuda::vocabulary_sums(*gpu, logits.gpu, targets.gpu, begin, maximum.gpu, sums.gpu);
         expect_equal(maximum);
         // Each exponential is off by 2 units, and the CPU's blocks of 1024 by some more, of sums of up to 300.
         const double sum_error = 80 * unit * (1.0 + static_cast<double>(shape.columns) / 20);
@@ -273,10 +271,10 @@ TEST_F(CudaCrossEntropy, MatchesTheCpu) {
         const Both dlogits = in_place ? logits : poisoned(dtype, shape.rows, shape.columns);
         const Both loss = values(DType::float64, 1, 1, {2.5});
         const Both no_loss = values(DType::float64, 0, 1, {});
-        cpu::cross_entropy_kernels.gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 0.125f,
-                                            dlogits.cpu, in_place ? no_loss.cpu : loss.cpu);
-        cuda::cross_entropy_kernels.gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 0.125f,
-                                             dlogits.gpu, in_place ? no_loss.gpu : loss.gpu);
+        cpu::cross_entropy_gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 0.125f, dlogits.cpu,
+                                    in_place ? no_loss.cpu : loss.cpu);
+        cuda::cross_entropy_gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 0.125f, dlogits.gpu,
+                                     in_place ? no_loss.gpu : loss.gpu);
         expect_close(dlogits, 0.125 * 100 * unit);
         if (shape.columns > 0) expect_close(loss, static_cast<double>(shape.rows) * 100 * unit);
       }
@@ -296,12 +294,12 @@ TEST_F(CudaCrossEntropy, TakesOddPlacesAndNumbers) {
     const Both logits = values(DType::float32, 4, 37, numbers, offset), targets = integers(4, 3, 3 + 36);
     const Both maximum = poisoned(DType::float32, 4, 1), sums = poisoned(DType::float32, 4, 2);
     const Both dlogits = poisoned(DType::bfloat16, 4, 37, 2 * offset + 1), loss = values(DType::float64, 0, 1, {});
-    cpu::cross_entropy_kernels.sums(cpu, logits.cpu, targets.cpu, begin, maximum.cpu, sums.cpu);
-    cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, targets.gpu, begin, maximum.gpu, sums.gpu);
-    cpu::cross_entropy_kernels.gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 1.0f, dlogits.cpu,
-                                        loss.cpu);
-    cuda::cross_entropy_kernels.gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 1.0f, dlogits.gpu,
-                                         loss.gpu);
+    cpu::vocabulary_sums(cpu, logits.cpu, targets.cpu, begin, maximum.cpu, sums.cpu);
+    cuda::vocabulary_sums(*gpu, logits.gpu, targets.gpu, begin, maximum.gpu, sums.gpu);
+    cpu::cross_entropy_gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 1.0f, dlogits.cpu,
+                                loss.cpu);
+    cuda::cross_entropy_gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 1.0f, dlogits.gpu,
+                                 loss.gpu);
     expect_equal(maximum);
     expect_close(sums, 1e-5);
     expect_close(dlogits, 1e-6);

@@ -212,32 +212,26 @@ double distance_with(const std::function<void(LayerKernels&)>& spoil) {
 
 TEST(Generation, FaultsOfPositionsAndCachesAreSeen) {
   EXPECT_LT(distance_with([](LayerKernels&) {}), generation_tolerance);
-  const auto rotary = [](LayerKernels& kernels, RotaryKernels spoilt) { kernels.rotary = spoilt; };
-  const RotaryKernels sound = cpu_layer_kernels().rotary;
+  using RotaryForward = decltype(LayerKernels::rotary_forward);
   // Every pass begins at angle 0 again, or a token behind the prompt stands one further than it should.
-  const RotaryKernels begins_anew{
-      [](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-         ConstTensorView k_norm, TensorView rotated) {
-        RotaryOptions first = options;
-        const std::vector<float> angles = rotary_table(options, std::vector<Range>{{0, options.heads.sequence_length}});
-        first.table =
-            ConstTensorView(angles.data(), DType::float32, options.heads.sequence_length, options.heads.head_dim);
-        cpu_layer_kernels().rotary.forward(context, first, qkv, q_norm, k_norm, rotated);
-      },
-      sound.backward};
-  const RotaryKernels one_further{[](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv,
-                                     ConstTensorView q_norm, ConstTensorView k_norm, TensorView rotated) {
-                                    RotaryOptions next = options;
-                                    if (options.heads.sequence_length == 1) {
-                                      next.table =
-                                          ConstTensorView(options.table.as<float>().data() + options.table.columns(),
-                                                          DType::float32, 1, options.table.columns());
-                                    }
-                                    cpu_layer_kernels().rotary.forward(context, next, qkv, q_norm, k_norm, rotated);
-                                  },
-                                  sound.backward};
-  for (const RotaryKernels& fault : {begins_anew, one_further}) {
-    EXPECT_GT(distance_with([&](LayerKernels& kernels) { rotary(kernels, fault); }), 10 * generation_tolerance);
+  const RotaryForward begins_anew = [](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv,
+                                       ConstTensorView q_norm, ConstTensorView k_norm, TensorView rotated) {
+    RotaryOptions first = options;
+    const std::vector<float> angles = rotary_table(options, std::vector<Range>{{0, options.heads.sequence_length}});
+    first.table = ConstTensorView(angles.data(), DType::float32, options.heads.sequence_length, options.heads.head_dim);
+    cpu_layer_kernels().rotary_forward(context, first, qkv, q_norm, k_norm, rotated);
+  };
+  const RotaryForward one_further = [](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv,
+                                       ConstTensorView q_norm, ConstTensorView k_norm, TensorView rotated) {
+    RotaryOptions next = options;
+    if (options.heads.sequence_length == 1) {
+      next.table = ConstTensorView(options.table.as<float>().data() + options.table.columns(), DType::float32, 1,
+                                   options.table.columns());
+    }
+    cpu_layer_kernels().rotary_forward(context, next, qkv, q_norm, k_norm, rotated);
+  };
+  for (const RotaryForward fault : {begins_anew, one_further}) {
+    EXPECT_GT(distance_with([&](LayerKernels& kernels) { kernels.rotary_forward = fault; }), 10 * generation_tolerance);
   }
   // A query that does not see the token before it, and one that sees another sequence's cache.
   const auto blind_to_the_last = [](LayerKernels& kernels) {

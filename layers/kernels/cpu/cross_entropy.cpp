@@ -89,6 +89,4 @@ WEFT_MULTIVERSION void cross_entropy_gradient(KernelContext&, ConstTensorView lo
       });
 }
 
-const CrossEntropyKernels cross_entropy_kernels = {vocabulary_sums, shift_vocabulary_sums, cross_entropy_gradient};
-
 }  // namespace weft::cpu

@@ -134,16 +134,6 @@ WEFT_MULTIVERSION void round_factor(const Float8Factor& factor, std::uint32_t* l
       });
 }
 
-void round_factors(KernelContext&, std::span<const Float8Factor> factors) {
-  std::vector<std::uint32_t> largest;
-  std::vector<float> inverse;
-  for (const Float8Factor& factor : factors) {
-    largest.resize(static_cast<std::size_t>(factor.source.columns()));
-    inverse.resize(largest.size());
-    round_factor(factor, largest.data(), inverse.data());
-  }
-}
-
 WEFT_MULTIVERSION void widen_all(ConstTensorView elements, const FactorScales& scales, bfloat16* to) {
   const float* scale = scales.values.as<float>().data();
   const std::int64_t columns = elements.columns(), across = scales.values.columns();
@@ -168,12 +158,20 @@ WEFT_MULTIVERSION void widen_all(ConstTensorView elements, const FactorScales& s
 
 }  // namespace
 
+void round_to_float8(KernelContext&, std::span<const Float8Factor> factors) {
+  std::vector<std::uint32_t> largest;
+  std::vector<float> inverse;
+  for (const Float8Factor& factor : factors) {
+    largest.resize(static_cast<std::size_t>(factor.source.columns()));
+    inverse.resize(largest.size());
+    round_factor(factor, largest.data(), inverse.data());
+  }
+}
+
 ConstTensorView from_float8(ConstTensorView elements, const FactorScales& scales, std::vector<bfloat16>& storage) {
   storage.resize(static_cast<std::size_t>(elements.size()));
   widen_all(elements, scales, storage.data());
   return view_of(std::span<bfloat16>(storage), elements.rows(), elements.columns());
 }
-
-const Float8Kernels float8_kernels = {round_factors};
 
 }  // namespace weft::cpu

@@ -1,4 +1,4 @@
-// The norm behind a state-space scan, and the table of the mixer's kernels.
+// The norm behind a state-space scan.
 #include <cmath>
 #include <cstdint>
 
@@ -76,6 +76,8 @@ WEFT_INLINE void gated_backward_rows(const StateSpaceShape& shape, const T* dout
   }
 }
 
+}  // namespace
+
 WEFT_MULTIVERSION void gated_norm_forward(KernelContext&, const StateSpaceShape& shape, ConstTensorView y,
                                           ConstTensorView projected, ConstTensorView weight, float eps, TensorView out,
                                           TensorView inverse_rms) {
@@ -100,10 +102,5 @@ WEFT_MULTIVERSION void gated_norm_backward(KernelContext&, const StateSpaceShape
                             dprojected.as<T>().data(), dweight.as<float>().data());
       });
 }
-
-}  // namespace
-
-const StateSpaceKernels state_space_kernels = {mix_tokens_forward,   mix_tokens_backward, scan_tokens_forward,
-                                               scan_tokens_backward, gated_norm_forward,  gated_norm_backward};
 
 }  // namespace weft::cpu

@@ -31,8 +31,6 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
   }
 }
 
-const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backward};
-
 WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   const float* weights_of_rows = weights.empty() ? nullptr : weights.as<float>().data();
   const std::int64_t rows = y.rows(), width = y.columns();
@@ -84,16 +82,13 @@ WEFT_MULTIVERSION void swiglu_backward(KernelContext&, ConstTensorView dy, Const
       });
 }
 
-const SwigluKernels swiglu_kernels = {swiglu_forward, swiglu_backward};
-
 }  // namespace weft::cpu
 
 namespace weft {
 
 LayerKernels cpu_layer_kernels() {
-  return {cpu::attention_kernels, cpu::capacity_kernels,     cpu::cross_entropy_kernels, cpu::embedding_kernels,
-          cpu::float8_kernels,    cpu::load_balance_kernels, cpu::permutation_kernels,   cpu::rms_norm_kernels,
-          cpu::rotary_kernels,    cpu::routing_kernels,      cpu::state_space_kernels,   cpu::swiglu_kernels};
+#define WEFT_KERNEL_OF_CPU(name) .name = cpu::name,
+  return {.attention = cpu::attention_kernels, WEFT_FOR_LAYER_KERNELS(WEFT_KERNEL_OF_CPU)};
 }
 
 }  // namespace weft

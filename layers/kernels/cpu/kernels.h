@@ -1,5 +1,4 @@
-// The CPU's tables, each defined beside its functions, and the functions that its kernels share: workspace, products,
-// sums over a row.
+// The CPU's kernels, and the functions that they share: workspace, products, sums over a row.
 #pragma once
 
 #include <algorithm>
@@ -16,30 +15,14 @@
 namespace weft::cpu {
 
 extern const AttentionKernels attention_kernels;
-extern const CapacityKernels capacity_kernels;
-extern const CrossEntropyKernels cross_entropy_kernels;
-extern const EmbeddingKernels embedding_kernels;
-extern const Float8Kernels float8_kernels;
-extern const LoadBalanceKernels load_balance_kernels;
-extern const PermutationKernels permutation_kernels;
-extern const RmsNormKernels rms_norm_kernels;
-extern const RotaryKernels rotary_kernels;
-extern const RoutingKernels routing_kernels;
-extern const StateSpaceKernels state_space_kernels;
-extern const SwigluKernels swiglu_kernels;
+WEFT_FOR_LAYER_KERNELS(WEFT_DECLARE_KERNEL)
 
-// These allocate the workspace of the functions in the tables above, and compute nothing.
+// These allocate the workspace of the functions above, and compute nothing.
 void take_attention_forward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 void take_attention_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 Tensor sort_workspace(KernelContext& context, std::int64_t experts);
 Tensor mixing_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward);
 Tensor scan_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward);
-
-// Functions of the table of a state space (token_mixing.cpp, state_space_scan.cpp).
-decltype(weft::mix_tokens_forward) mix_tokens_forward;
-decltype(weft::mix_tokens_backward) mix_tokens_backward;
-decltype(weft::scan_tokens_forward) scan_tokens_forward;
-decltype(weft::scan_tokens_backward) scan_tokens_backward;
 
 // Numbers of 8 bits back in bfloat16, in which the CPU multiplies them (float8.cpp): the elements times the scales of
 // their blocks, which is exact. The result lies in `storage`.

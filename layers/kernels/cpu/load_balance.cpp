@@ -133,7 +133,4 @@ void z_loss(KernelContext&, ConstTensorView logits, std::int64_t copies, const s
   loss.as<double>()[0] += factor * sum;
 }
 
-const LoadBalanceKernels load_balance_kernels = {expert_statistics, scale_counts, auxiliary_loss,
-                                                 auxiliary_loss_backward, z_loss};
-
 }  // namespace weft::cpu

@@ -146,7 +146,4 @@ void move_blocks(KernelContext&, ConstTensorView source, std::span<const std::in
   }
 }
 
-const PermutationKernels permutation_kernels = {choices_within, parts_chosen,   sort_by_expert,          add_counts,
-                                                permute_rows,   unpermute_rows, unpermute_rows_backward, move_blocks};
-
 }  // namespace weft::cpu

@@ -104,6 +104,4 @@ WEFT_MULTIVERSION void rms_norm_backward(KernelContext&, ConstTensorView dy, Con
       });
 }
 
-const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward};
-
 }  // namespace weft::cpu

@@ -205,6 +205,4 @@ WEFT_MULTIVERSION void rotary_backward(KernelContext&, const RotaryOptions& opti
       });
 }
 
-const RotaryKernels rotary_kernels = {rotary_forward, rotary_backward};
-
 }  // namespace weft::cpu

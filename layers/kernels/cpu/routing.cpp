@@ -177,8 +177,6 @@ void jitter_rows(KernelContext&, ConstTensorView x, ConstTensorView keys, std::u
   }
 }
 
-const RoutingKernels routing_kernels = {route_forward, route_backward, jitter_rows};
-
 namespace {
 
 struct Choice {
@@ -233,7 +231,5 @@ void add_dropped(KernelContext&, ConstTensorView indices, ConstTensorView slots,
   for (std::size_t i = 0; i < index.size(); ++i) dropped += index[i] != no_expert && slot[i] == no_expert ? 1 : 0;
   total.as<double>()[0] += static_cast<double>(dropped);
 }
-
-const CapacityKernels capacity_kernels = {limit_choices, spread_slots, add_dropped};
 
 }  // namespace weft::cpu

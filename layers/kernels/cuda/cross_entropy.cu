@@ -157,6 +157,8 @@ __global__ void __launch_bounds__(1024) add_losses_kernel(const double* losses, 
   if (threadIdx.x == 0) *loss += sum;
 }
 
+}  // namespace
+
 void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
                      TensorView maximum, TensorView sums) {
   if (logits.rows() == 0) return;
@@ -194,9 +196,5 @@ void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, Cons
     launch(native(context.stream), 1, 1024, 0, add_losses_kernel, of_tokens, tokens, elements<double>(loss));
   }
 }
-
-}  // namespace
-
-const CrossEntropyKernels cross_entropy_kernels = {vocabulary_sums, shift_vocabulary_sums, cross_entropy_gradient};
 
 }  // namespace weft::cuda

@@ -25,19 +25,6 @@ __global__ void gather_kernel(const std::int32_t* ids, const Word* table, std::i
   });
 }
 
-void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
-                       TensorView y) {
-  const std::int64_t row_bytes = y.columns() * size_of(y.dtype());
-  with_units(row_bytes, table.data(), y.data(), [&](auto word) {
-    using Word = decltype(word);
-    const std::int64_t words = row_bytes / static_cast<std::int64_t>(sizeof(Word));
-    const RowGrid grid = row_grid(y.rows(), words);
-    launch(native(context.stream), grid.blocks, grid.threads, 0, gather_kernel<Word>, elements<std::int32_t>(ids),
-           reinterpret_cast<const Word*>(table.data()), row_begin, table.rows(), y.rows(), words,
-           reinterpret_cast<Word*>(y.data()));
-  });
-}
-
 // keys[token] = the token's row, or table_rows, which sorts last, if that row is not in this shard.
 __global__ void number_tokens_kernel(const std::int32_t* ids, std::int64_t tokens, std::int64_t row_begin,
                                      std::int64_t table_rows, std::int32_t* keys, std::int32_t* numbers) {
@@ -95,6 +82,21 @@ __global__ void __launch_bounds__(256, 2)
   });
 }
 
+}  // namespace
+
+void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
+                       TensorView y) {
+  const std::int64_t row_bytes = y.columns() * size_of(y.dtype());
+  with_units(row_bytes, table.data(), y.data(), [&](auto word) {
+    using Word = decltype(word);
+    const std::int64_t words = row_bytes / static_cast<std::int64_t>(sizeof(Word));
+    const RowGrid grid = row_grid(y.rows(), words);
+    launch(native(context.stream), grid.blocks, grid.threads, 0, gather_kernel<Word>, elements<std::int32_t>(ids),
+           reinterpret_cast<const Word*>(table.data()), row_begin, table.rows(), y.rows(), words,
+           reinterpret_cast<Word*>(y.data()));
+  });
+}
+
 void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
                         TensorView dtable) {
   const cudaStream_t stream = native(context.stream);
@@ -121,9 +123,5 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
            dtable.rows(), elements<float>(dtable));
   });
 }
-
-}  // namespace
-
-const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backward};
 
 }  // namespace weft::cuda

@@ -104,6 +104,8 @@ __global__ void add_dropped_kernel(const std::int32_t* indices, const std::int32
   if (threadIdx.x == 0) *total += static_cast<double>(all);
 }
 
+}  // namespace
+
 void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t sequence_length, std::int64_t experts,
                    std::int64_t capacity, DropPolicy policy, TensorView indices) {
   const std::int64_t count = sequence_length * indices.columns(), sequences = indices.rows() / sequence_length;
@@ -126,9 +128,5 @@ void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorVie
   launch(native(context.stream), dim3(1), dim3(threads_of_block), 0, add_dropped_kernel,
          elements<std::int32_t>(indices), elements<std::int32_t>(slots), indices.size(), elements<double>(total));
 }
-
-}  // namespace
-
-const CapacityKernels capacity_kernels = {limit_choices, spread_slots, add_dropped};
 
 }  // namespace weft::cuda

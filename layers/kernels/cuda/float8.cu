@@ -150,14 +150,12 @@ void round_whole(KernelContext& context, std::span<const Float8Factor> factors) 
   });
 }
 
-void round_factors(KernelContext& context, std::span<const Float8Factor> factors) {
+}  // namespace
+
+void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors) {
   if (factors.empty()) return;
   if (factors.front().each == ScaledBlock::all) return round_whole(context, factors);
   round_in_blocks(context, factors);
 }
-
-}  // namespace
-
-const Float8Kernels float8_kernels = {round_factors};
 
 }  // namespace weft::cuda

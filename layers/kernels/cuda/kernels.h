@@ -1,4 +1,4 @@
-// The tables of a CUDA device, each defined beside its functions, and the function that its kernels share.
+// The kernels of a CUDA device, and the function that they share.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,24 +21,9 @@ extern const AttentionKernels plain_attention_kernels;
 // AttentionKernels::cached of every device (cached_attention.cu).
 void cached_attention(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                       ConstTensorView cache, TensorView out);
-extern const CapacityKernels capacity_kernels;
-extern const CrossEntropyKernels cross_entropy_kernels;
-extern const EmbeddingKernels embedding_kernels;
-extern const Float8Kernels float8_kernels;
-extern const LoadBalanceKernels load_balance_kernels;
-extern const PermutationKernels permutation_kernels;
-extern const RmsNormKernels rms_norm_kernels;
-extern const RotaryKernels rotary_kernels;
-extern const RoutingKernels routing_kernels;
-extern const StateSpaceKernels state_space_kernels;
-extern const SwigluKernels swiglu_kernels;
 
-// Functions of the table of a state space (token_mixing.cu, state_space_scan.cu, gated_norm.cu).
-decltype(weft::mix_tokens_forward) mix_tokens_forward;
-decltype(weft::mix_tokens_backward) mix_tokens_backward;
-decltype(weft::scan_tokens_forward) scan_tokens_forward;
-decltype(weft::gated_norm_forward) gated_norm_forward;
-decltype(weft::gated_norm_backward) gated_norm_backward;
+// The kernels besides attention.
+WEFT_FOR_LAYER_KERNELS(WEFT_DECLARE_KERNEL)
 
 // Attention for a device of this compute capability (90 for 9.0); its plans belong to the rank. Calls throw Error
 // (request) if the options ask for cuDNN and cuDNN does not take the attention.

@@ -224,6 +224,8 @@ __global__ void z_loss_kernel(const float* all_logits, const std::int32_t* targe
   if (threadIdx.x == 0) block_sums[blockIdx.x] = sum_of_squares;
 }
 
+}  // namespace
+
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums) {
   if (counts.empty()) return;
@@ -275,10 +277,5 @@ void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies,
   launch(stream, dim3(1), dim3(1024), 0, add_values_kernel, elements<double>(block_sums.view()),
          static_cast<int>(blocks), factor, elements<double>(loss));
 }
-
-}  // namespace
-
-const LoadBalanceKernels load_balance_kernels = {expert_statistics, scale_counts, auxiliary_loss,
-                                                 auxiliary_loss_backward, z_loss};
 
 }  // namespace weft::cuda

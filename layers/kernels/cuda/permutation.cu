@@ -218,6 +218,14 @@ __global__ void parts_kernel(const std::int32_t* indices, std::int64_t tokens, i
   }
 }
 
+struct SlotOrNone {
+  __host__ __device__ std::int32_t operator()(std::int32_t expert, std::int32_t slot) const {
+    return expert == no_expert ? no_expert : slot;
+  }
+};
+
+}  // namespace
+
 void choices_within(KernelContext& context, ConstTensorView indices, std::int64_t first, std::int64_t experts,
                     TensorView within) {
   launch(native(context.stream), dim3(blocks_for(indices.size(), threads_of_block)), dim3(threads_of_block), 0,
@@ -230,12 +238,6 @@ void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t 
          parts_kernel, elements<std::int32_t>(indices), indices.rows(), static_cast<int>(indices.columns()),
          static_cast<std::int32_t>(experts), elements<std::int32_t>(parts));
 }
-
-struct SlotOrNone {
-  __host__ __device__ std::int32_t operator()(std::int32_t expert, std::int32_t slot) const {
-    return expert == no_expert ? no_expert : slot;
-  }
-};
 
 // Expert indices beyond `counts` are not detected: only the low bits of indices are sorted. Those of no_expert, all
 // ones, are larger than those of any expert.
@@ -343,10 +345,5 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
     }
   });
 }
-
-}  // namespace
-
-const PermutationKernels permutation_kernels = {choices_within, parts_chosen,   sort_by_expert,          add_counts,
-                                                permute_rows,   unpermute_rows, unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cuda

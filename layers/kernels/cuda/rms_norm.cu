@@ -201,6 +201,8 @@ __global__ void __launch_bounds__(Kept == 1 ? most_threads : most_wide_threads, 
   }
 }
 
+}  // namespace
+
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms) {
   const std::int64_t rows = x.rows(), hidden = x.columns();
@@ -244,9 +246,5 @@ void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorVi
     if (weight_sums != nullptr) column_sums(stream, partial_sums, blocks, hidden, weight_sums);
   });
 }
-
-}  // namespace
-
-const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward};
 
 }  // namespace weft::cuda

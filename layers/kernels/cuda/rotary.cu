@@ -367,6 +367,8 @@ auto queue_norm_backward_of(int half) {
   return queue_norm_backward<T, N, 1>;
 }
 
+}  // namespace
+
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
   if (qkv.empty()) return;
@@ -407,9 +409,5 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
            gradients);
   });
 }
-
-}  // namespace
-
-const RotaryKernels rotary_kernels = {rotary_forward, rotary_backward};
 
 }  // namespace weft::cuda

@@ -349,6 +349,18 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
   }
 }
 
+// Reads and writes 4 bytes an element.
+__global__ void jitter_kernel(const float* x, const std::int32_t* keys, std::int64_t rows, std::int64_t columns,
+                              std::uint32_t salt, float noise, float* y) {
+  for_row_items(rows, columns, [=](std::int64_t row, std::int64_t column) {
+    const std::int64_t at = row * columns + column;
+    y[at] =
+        x[at] * jitter_factor(static_cast<std::uint32_t>(keys[row]) ^ salt, static_cast<std::uint32_t>(column), noise);
+  });
+}
+
+}  // namespace
+
 void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const ForwardArguments all{elements<float>(logits),
@@ -387,25 +399,11 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
          rule.scoring, rule.normalise, rule.scaling, elements<float>(dlogits));
 }
 
-// Reads and writes 4 bytes an element.
-__global__ void jitter_kernel(const float* x, const std::int32_t* keys, std::int64_t rows, std::int64_t columns,
-                              std::uint32_t salt, float noise, float* y) {
-  for_row_items(rows, columns, [=](std::int64_t row, std::int64_t column) {
-    const std::int64_t at = row * columns + column;
-    y[at] =
-        x[at] * jitter_factor(static_cast<std::uint32_t>(keys[row]) ^ salt, static_cast<std::uint32_t>(column), noise);
-  });
-}
-
 void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
                  TensorView y) {
   const RowGrid grid = row_grid(x.rows(), x.columns());
   launch(native(context.stream), grid.blocks, grid.threads, 0, jitter_kernel, elements<float>(x),
          elements<std::int32_t>(keys), x.rows(), x.columns(), salt, noise, elements<float>(y));
 }
-
-}  // namespace
-
-const RoutingKernels routing_kernels = {route_forward, route_backward, jitter_rows};
 
 }  // namespace weft::cuda

@@ -1,6 +1,5 @@
-// Gradients of a state-space scan (state_space_scan.cu has the forward and the gradient of x), and the table of the
-// mixer's kernels. H is the state in front of a chunk, dH the gradient of the one behind it. E_ij is exp(c_i - c_j)
-// where token i reads token j, else 0.
+// Gradients of a state-space scan (state_space_scan.cu has the forward and the gradient of x). H is the state in front
+// of a chunk, dH the gradient of the one behind it. E_ij is exp(c_i - c_j) where token i reads token j, else 0.
 //   dW_ij = dy_i . x_j,  G_ij = dW_ij E_ij step_j,  t_ij = dW_ij E_ij (C_i . B_j)
 //   dC_i = sum over j of G_ij B_j + of_state_i H^T dy_i,  dB_j = sum over i of G_ij C_i + onto_state_j dH^T x_j
 //   dstep_j = sum over i of t_ij + unstepped_j s_j,  s_j = B_j . (dH^T x_j),  v_i = of_state_i C_i . (H^T dy_i)
@@ -314,8 +313,5 @@ void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, 
     part += call.scan.chunk_heads();
   }
 }
-
-const StateSpaceKernels state_space_kernels = {mix_tokens_forward,   mix_tokens_backward, scan_tokens_forward,
-                                               scan_tokens_backward, gated_norm_forward,  gated_norm_backward};
 
 }  // namespace weft::cuda

@@ -84,6 +84,8 @@ __global__ void __launch_bounds__(256, 4)
   if (lane == 0) dweights[row] = sum;
 }
 
+}  // namespace
+
 void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   const std::int64_t rows = y.rows(), width = y.columns();
   with_vectors(y.dtype(), vectorise(y.dtype(), width, {gate_up, y}), [&]<typename E, typename T, int N>() {
@@ -109,9 +111,5 @@ void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView
            elements<E>(gate_up), rows, width, elements<E>(dgate_up));
   });
 }
-
-}  // namespace
-
-const SwigluKernels swiglu_kernels = {swiglu_forward, swiglu_backward};
 
 }  // namespace weft::cuda

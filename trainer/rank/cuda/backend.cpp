@@ -29,18 +29,9 @@ cudaDeviceProp first_gpu() {
 
 std::unique_ptr<Backend> make_cuda_backend(int index, const GpuKernelOptions& options) {
   std::unique_ptr<Device> device = cuda::make_device(index);  // tells first that there is no device
-  LayerKernels kernels{cuda::make_attention_kernels(compute_capability(index), options),
-                       cuda::capacity_kernels,
-                       cuda::cross_entropy_kernels,
-                       cuda::embedding_kernels,
-                       cuda::float8_kernels,
-                       cuda::load_balance_kernels,
-                       cuda::permutation_kernels,
-                       cuda::rms_norm_kernels,
-                       cuda::rotary_kernels,
-                       cuda::routing_kernels,
-                       cuda::state_space_kernels,
-                       cuda::swiglu_kernels};
+#define WEFT_KERNEL_OF_CUDA(name) .name = cuda::name,
+  LayerKernels kernels = {.attention = cuda::make_attention_kernels(compute_capability(index), options),
+                          WEFT_FOR_LAYER_KERNELS(WEFT_KERNEL_OF_CUDA)};
   if (options.captured_regions) cuda::capture_regions(*device);
   require_kernels(options, compute_capability(index));
   const bool measured = options.measured_products && !options.deterministic;
