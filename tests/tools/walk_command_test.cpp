@@ -1,4 +1,6 @@
 // `weft walk` of its toy against bytes worked out by hand, and what it refuses.
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -190,6 +192,21 @@ TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {
   };
   EXPECT_EQ(gathers_of_dense(""), 0);
   EXPECT_EQ(gathers_of_dense("--strategy optimizer"), 2);  // the two blocks of the first stage
+}
+
+// However the same is written: a family's section that repeats [shard], or words of the command line.
+TEST_F(WalkCommand, AStrategyIsTheSameWhateverElseIsSaid) {
+  put("run.toml", small_run);
+  put("repeated.toml",
+      std::string(small_run) + "[shard]\nstrategy = \"no_shard\"\n[shard.experts]\nstrategy = \"no_shard\"\n");
+  for (const std::string name : {"full_shard", "optimizer", "hybrid"}) {
+    const std::string walked = weft("walk run.toml --summary --strategy " + name).output;
+    EXPECT_NE(walked.find(name), std::string::npos) << walked;
+    for (const char* other : {"repeated.toml", "run.toml --shard.strategy=no_shard", "run.toml --shard.residency=step",
+                              "run.toml --parallelism.data_shard=2 --shard.reduction=each_microbatch"}) {
+      EXPECT_EQ(weft(fmt::format("walk {} --summary --strategy {}", other, name)).output, walked) << other;
+    }
+  }
 }
 
 TEST_F(WalkCommand, RefusesWhatItCannotWalk) {

@@ -28,7 +28,7 @@ struct WalkToy {
   bool moe = false;  // every second block has experts
 };
 
-// A strategy as overrides of a configuration. They win over every strategy set in its [shard] sections.
+// A strategy as overrides of a configuration. They win over what its [shard] sections and the command line say.
 struct WalkStrategy {
   std::string name;
   Overrides overrides;
@@ -67,41 +67,36 @@ void require_range(const char* option, int value, int least, int most) {
   fail_request("weft walk: error: {} takes {} to {}, not {}", option, least, most, value);
 }
 
-// Overrides for the strategy and its open keys. Families with [shard] sections of their own get the same values, as if
-// the configuration had been written for this strategy.
-Overrides shard_overrides(const Config& config, const std::string& strategy, const std::string& residency) {
+// Overrides for the strategy and its open keys. Keys that families say for themselves get the same values, as if the
+// configuration had been written for this strategy.
+Overrides shard_overrides(const ResolvedConfig& given, const std::string& strategy, const std::string& residency) {
   Overrides overrides;
-  const auto add = [&](const std::string& section) {
-    overrides.push_back(fmt::format("--{}.strategy={}", section, strategy));
-    overrides.push_back(fmt::format("--{}.residency={}", section, residency));
-    overrides.push_back(fmt::format("--{}.reduction=auto", section));
-    overrides.push_back(fmt::format("--{}.accumulation=auto", section));
-  };
-  add("shard");
-  for (const auto& [family, policy] : config.shard_by_family) {
-    const ShardPolicy& base = config.shard;
-    const bool same = policy.strategy == base.strategy && policy.residency == base.residency &&
-                      policy.residency_by_stage == base.residency_by_stage && policy.reduction == base.reduction &&
-                      policy.accumulation == base.accumulation;
-    if (!same) add(fmt::format("shard.{}", name_of(family)));
+  const std::pair<const char*, const std::string> values[] = {
+      {"strategy", strategy}, {"residency", residency}, {"reduction", "auto"}, {"accumulation", "auto"}};
+  for (const auto& [key, value] : values) overrides.push_back(fmt::format("--shard.{}={}", key, value));
+  for (const Family family : shard_families) {
+    for (const auto& [key, value] : values) {
+      const std::string path = fmt::format("shard.{}.{}", name_of(family), key);
+      if (given.said.contains(path)) overrides.push_back(fmt::format("--{}={}", path, value));
+    }
   }
   return overrides;
 }
 
-WalkStrategy hybrid(const Config& config) {
-  const Degrees& degrees = config.parallelism;
+WalkStrategy hybrid(const ResolvedConfig& given) {
+  const Degrees& degrees = given.config.parallelism;
   if (degrees.data_shard % 2 != 0) {
     fail_request("weft walk: error: hybrid halves the {} ranks of parallelism.data_shard: there must be an even number",
                  degrees.data_shard);
   }
-  WalkStrategy strategy{"hybrid", shard_overrides(config, "full_shard", "stage")};
+  WalkStrategy strategy{"hybrid", shard_overrides(given, "full_shard", "stage")};
   strategy.overrides.push_back(fmt::format("--parallelism.data_replicate={}", 2 * degrees.data_replicate));
   strategy.overrides.push_back(fmt::format("--parallelism.data_shard={}", degrees.data_shard / 2));
   return strategy;
 }
 
-WalkStrategy island(const Config& config, const std::string& ranks_text) {
-  const std::int64_t group = shard_ranks(config.parallelism, Family::dense);
+WalkStrategy island(const ResolvedConfig& given, const std::string& ranks_text) {
+  const std::int64_t group = shard_ranks(given.config.parallelism, Family::dense);
   int ranks = 0;
   if (ranks_text.empty()) {
     for (int divisor = 2; divisor < group && ranks == 0; ++divisor) {
@@ -120,7 +115,7 @@ WalkStrategy island(const Config& config, const std::string& ranks_text) {
           ranks_text, group);
     }
   }
-  return {fmt::format("island {}", ranks), shard_overrides(config, "full_shard", fmt::format("{}", ranks))};
+  return {fmt::format("island {}", ranks), shard_overrides(given, "full_shard", fmt::format("{}", ranks))};
 }
 
 // The toy's configuration as TOML. Throws Error (request) for sizes that make no model.
@@ -146,15 +141,14 @@ constexpr const char* all_walk_strategies[] = {"full_shard", "shard_grad_op", "o
                                                "no_shard",   "hybrid",        "island"};
 
 // Takes every name of --strategy: "full_shard", ..., "hybrid", "island 2", and "island" for the smallest island. Throws
-// Error (request) listing the names for an unknown name, and for a hybrid or island that the ranks of `config` do not
-// allow.
-WalkStrategy walk_strategy(const std::string& name, const Config& config) {
+// Error (request) listing the names for an unknown name, and for a hybrid or island that the ranks given do not allow.
+WalkStrategy walk_strategy(const std::string& name, const ResolvedConfig& given) {
   if (name == "full_shard" || name == "shard_grad_op" || name == "optimizer" || name == "no_shard") {
-    return {name, shard_overrides(config, name, "stage")};
+    return {name, shard_overrides(given, name, "stage")};
   }
-  if (name == "hybrid") return hybrid(config);
-  if (name == "island") return island(config, "");
-  if (name.starts_with("island ")) return island(config, name.substr(std::string_view("island ").size()));
+  if (name == "hybrid") return hybrid(given);
+  if (name == "island") return island(given, "");
+  if (name.starts_with("island ")) return island(given, name.substr(std::string_view("island ").size()));
   fail_request("weft walk: error: --strategy takes {}, \"island N\" and all, not {}",
                fmt::join(all_walk_strategies, ", "), name);
 }
@@ -168,8 +162,8 @@ struct WalkRequest {
   bool segments = false, summary = false, json = false;
 };
 
-// Reads what is walked, with overrides of which those of the command line win.
-using ReadBehind = std::function<Config(Overrides first)>;
+// Reads what is walked, with overrides behind those of the command line.
+using ReadBefore = std::function<ResolvedConfig(const Overrides& last)>;
 
 struct Walks {
   std::vector<WalkedStrategy> walked;
@@ -177,12 +171,12 @@ struct Walks {
 };
 
 // `all` walks every strategy that the ranks allow, and records why others are left out.
-Walks walk_strategies(const ReadBehind& read, const WalkRequest& request) {
+Walks walk_strategies(const ReadBefore& read, const WalkRequest& request) {
   Walks walks;
   std::vector<std::string> names = request.strategies;
   if (names.empty() && request.file.empty()) names = {"all"};
   const auto walk = [&](const std::string& name, const Overrides& words) {
-    walks.walked.push_back({name, walk_step(read(words), request.rank, request.segments)});
+    walks.walked.push_back({name, walk_step(read(words).config, request.rank, request.segments)});
   };
   if (names.empty()) walk("as configured", {});
   const auto add = [&](const std::string& name) {
@@ -233,12 +227,13 @@ void run_walk(const CLI::App& command, const WalkRequest& request) {
   toy.ranks = request.ranks.value_or(toy.ranks);
   const std::string toy_text = request.file.empty() ? toy_config(toy) : std::string();
   if (!request.file.empty()) warn_of_planned_card(read_config_given_to(command, request.file).config);
-  const ReadBehind read = [&](Overrides first) {
-    first.insert(first.end(), given.begin(), given.end());
-    return request.file.empty() ? read_config_text(toy_text, "the toy of weft walk", first).config
-                                : read_config(request.file, first).config;
+  const ReadBefore read = [&](const Overrides& last) {
+    Overrides words = given;
+    words.insert(words.end(), last.begin(), last.end());
+    return request.file.empty() ? read_config_text(toy_text, "the toy of weft walk", words)
+                                : read_config(request.file, words);
   };
-  const Config config = read({});
+  const Config config = read({}).config;
   require_ranks(request, config);
   if (request.rank < 0 || request.rank >= config.parallelism.pipeline) {
     fail_request("weft walk: error: --rank {} is not one of the {} ranks of the pipeline", request.rank,
