@@ -140,9 +140,8 @@ bool same_turn(const Read& one, const Read& other) {
   return one.forward == other.forward && one.microbatch == other.microbatch;
 }
 
-// Whether full parameters stay from one use of a unit to the next. They always stay from an R to its input gradient, so
-// a step with recomputes gathers no more often than one without. mark_intervals sees to it if a forward of the same
-// stage stands between the two.
+// Whether full parameters stay from one use of a unit to the next. They always stay from an R to its input gradient;
+// mark_intervals sees to it if a forward of the same stage stands between the two.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
   if (next.in_list <= read.in_list + 1) return true;
