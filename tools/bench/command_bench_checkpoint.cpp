@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <mutex>
 
 #include "parallel/runtime/error.h"
@@ -188,28 +187,28 @@ struct Request {
   bool json = false;
 };
 
+void bench_checkpoint(const CLI::App& command, const Request& request) {
+  const Config config = read_config_given_to(command, request.file).config;
+  if (config.run.launch == LaunchKind::processes) fail_request("weft bench checkpoint runs ranks that are threads");
+  const fs::path directory =
+      request.directory.empty() ? fs::path(config.run.directory) / "bench-checkpoint" : fs::path(request.directory);
+  if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", directory.string());
+  fs::create_directories(directory);
+  Measured measured = measure(config, directory, request.rounds);
+  for (Round& round : measured.rounds) measure_dd(directory, config.parallelism.world(), measured.bytes, round);
+  fs::remove_all(directory);
+  print(measured, config.parallelism.world(), request.json);
+}
+
 }  // namespace
 
 void add_bench_checkpoint_command(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("checkpoint", "seconds to save and load CONFIG's state, beside copies in memory and dd");
-  const auto request = std::make_shared<Request>();
-  add_config_arguments(*command, request->file)->required();
-  command->add_option("--directory", request->directory, "where to write; default: a folder of run.directory");
-  command->add_option("--rounds", request->rounds, "rounds to take the median of")->check(CLI::Range(1, 1000));
-  command->add_flag("--json", request->json, "one JSON document");
-  command->callback([command, request] {
-    const Config config = read_config_given_to(*command, request->file).config;
-    if (config.run.launch == LaunchKind::processes) fail_request("weft bench checkpoint runs ranks that are threads");
-    const fs::path directory =
-        request->directory.empty() ? fs::path(config.run.directory) / "bench-checkpoint" : fs::path(request->directory);
-    if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", directory.string());
-    fs::create_directories(directory);
-    Measured measured = measure(config, directory, request->rounds);
-    for (Round& round : measured.rounds) measure_dd(directory, config.parallelism.world(), measured.bytes, round);
-    fs::remove_all(directory);
-    print(measured, config.parallelism.world(), request->json);
-  });
+  const auto [command, request] = add_command<Request>(
+      bench, "checkpoint", "seconds to save and load CONFIG's state, beside copies in memory and dd", bench_checkpoint);
+  add_config_arguments(command, request.file)->required();
+  command.add_option("--directory", request.directory, "where to write; default: a folder of run.directory");
+  command.add_option("--rounds", request.rounds, "rounds to take the median of")->check(CLI::Range(1, 1000));
+  command.add_flag("--json", request.json, "one JSON document");
 }
 
 }  // namespace weft

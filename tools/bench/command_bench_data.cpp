@@ -192,42 +192,42 @@ void print_rates(const std::vector<DataRate>& rows, bool json) {
   fmt::print("{}", aligned_text(table));
 }
 
+void bench_data(const DataBench& request) {
+  const fs::path directory(request.directory);
+  if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", request.directory);
+  fs::create_directories(directory);
+  const std::vector<DataRate> rows = [&] {
+    try {
+      return measure_data(request, directory);
+    } catch (...) {
+      fs::remove_all(directory);
+      throw;
+    }
+  }();
+  fs::remove_all(directory);
+  print_rates(rows, request.json);
+}
+
 }  // namespace
 
 void add_bench_data_command(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("data", "rates of encoding TEXT on a core, and of reading it as JSON lines and its tokens");
-  const auto request = std::make_shared<DataBench>();
-  command->add_option("TEXT", request->text, "text to encode, a document a line")->required();
-  command->add_option("--tokenizer", request->tokenizers, "encodings to time; samples are read of the last")
+  const auto [command, request] = add_command<DataBench>(
+      bench, "data", "rates of encoding TEXT on a core, and of reading it as JSON lines and its tokens", bench_data);
+  command.add_option("TEXT", request.text, "text to encode, a document a line")->required();
+  command.add_option("--tokenizer", request.tokenizers, "encodings to time; samples are read of the last")
       ->default_val(std::vector<std::string>{"byte"});
-  command->add_option("--length", request->length, "tokens of a sample")
+  command.add_option("--length", request.length, "tokens of a sample")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
-  command->add_option("--samples", request->samples, "samples of a round")
+  command.add_option("--samples", request.samples, "samples of a round")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
-  command->add_option("--index-bytes", request->index_bytes, "size of the index to open, a sparse file")
+  command.add_option("--index-bytes", request.index_bytes, "size of the index to open, a sparse file")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{100}, std::int64_t{1} << 40));
-  command->add_option("--rounds", request->rounds, "rounds to take the median of")->check(CLI::Range(1, 1000));
-  command->add_option("--directory", request->directory, "an empty or new folder for its files")->required();
-  command->add_flag("--json", request->json, "one JSON document");
-  command->callback([request] {
-    const fs::path directory(request->directory);
-    if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", request->directory);
-    fs::create_directories(directory);
-    const std::vector<DataRate> rows = [&] {
-      try {
-        return measure_data(*request, directory);
-      } catch (...) {
-        fs::remove_all(directory);
-        throw;
-      }
-    }();
-    fs::remove_all(directory);
-    print_rates(rows, request->json);
-  });
+  command.add_option("--rounds", request.rounds, "rounds to take the median of")->check(CLI::Range(1, 1000));
+  command.add_option("--directory", request.directory, "an empty or new folder for its files")->required();
+  command.add_flag("--json", request.json, "one JSON document");
 }
 
 }  // namespace weft

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,11 +146,9 @@ void bench_defaults(std::vector<std::string> files) {
 }  // namespace
 
 void add_bench_defaults_command(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("defaults", "memory and simulated time of defaults and of what they replace");
-  const auto files = std::make_shared<std::vector<std::string>>();
-  command->add_option("CONFIG", *files, "TOML files, each planned with every default")->required();
-  command->callback([files] { bench_defaults(*files); });
+  const auto [command, files] = add_command<std::vector<std::string>>(
+      bench, "defaults", "memory and simulated time of defaults and of what they replace", bench_defaults);
+  command.add_option("CONFIG", files, "TOML files, each planned with every default")->required();
 }
 
 }  // namespace weft

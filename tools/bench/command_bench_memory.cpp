@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <memory>
 #include <string_view>
 
 #include "parallel/runtime/error.h"
@@ -153,14 +152,13 @@ void bench_memory(const CLI::App& command, const MemoryRequest& request) {
 }  // namespace
 
 void add_bench_memory_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("memory", "memory of every shard strategy, predicted and measured");
-  const auto request = std::make_shared<MemoryRequest>();
-  command->allow_extras();
-  command->add_option("--config,CONFIG", request->file, "TOML file that describes the run")->capture_default_str();
-  command->add_option("--steps", request->steps, "steps of each run")->check(positive())->capture_default_str();
-  CLI::Option* json = command->add_flag("--json", request->json, "print one JSON document");
-  command->add_flag("--markdown", request->markdown, "print the table as the documents have it")->excludes(json);
-  command->callback([command, request] { bench_memory(*command, *request); });
+  const auto [command, request] = add_command<MemoryRequest>(
+      bench, "memory", "memory of every shard strategy, predicted and measured", bench_memory);
+  command.allow_extras();
+  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->capture_default_str();
+  command.add_option("--steps", request.steps, "steps of each run")->check(positive())->capture_default_str();
+  CLI::Option* json = command.add_flag("--json", request.json, "print one JSON document");
+  command.add_flag("--markdown", request.markdown, "print the table as the documents have it")->excludes(json);
 }
 
 }  // namespace weft

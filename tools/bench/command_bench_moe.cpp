@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -133,7 +132,15 @@ double products_alone(const Config& config, double least_seconds) {
   return of_blocks / d.pipeline * static_cast<double>(config.microbatches()) * taking_turns;
 }
 
-void bench_moe(const Config& config, const BenchLength& length, bool json) {
+struct MoeRequest {
+  std::string file;
+  BenchLength length{.product_seconds = 0.2};
+  bool json = false;
+};
+
+void bench_moe(const CLI::App& command, const MoeRequest& request) {
+  const Config config = read_config_given_to(command, request.file).config;
+  const BenchLength& length = request.length;
   if (!config.model.has(BlockKind::moe)) fail_request("no block of the model has experts");
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench moe times ranks that are threads");
   const double before = products_alone(config, length.product_seconds);
@@ -153,7 +160,7 @@ void bench_moe(const Config& config, const BenchLength& length, bool json) {
   report["products_alone"] = 1e3 * alone;
   report["all_over_products_alone"] = all / alone;
   report["most_over_products_alone"] = most_over_products;
-  if (json) return fmt::print("{}\n", report.dump());
+  if (request.json) return fmt::print("{}\n", report.dump());
   if (forced) fmt::print("{}\n", forced_balance_text);
   fmt::print("blocks with experts, a rank's mean of {} steps:\n", length.steps);
   for (const auto& [part, milliseconds] : report["milliseconds"].items()) {
@@ -168,15 +175,12 @@ void bench_moe(const Config& config, const BenchLength& length, bool json) {
 }  // namespace
 
 void add_bench_moe_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("moe", "time of blocks with experts, by part, beside their products alone");
-  const auto file = std::make_shared<std::string>();
-  const auto json = std::make_shared<bool>(false);
-  command->allow_extras();
-  command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
-  const auto length = add_length_options(*command, 0.2);
-  command->add_flag("--json", *json, "print one JSON document");
-  command->callback(
-      [command, file, length, json] { bench_moe(read_config_given_to(*command, *file).config, *length, *json); });
+  const auto [command, request] = add_command<MoeRequest>(
+      bench, "moe", "time of blocks with experts, by part, beside their products alone", bench_moe);
+  command.allow_extras();
+  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->required();
+  add_length_options(command, request.length);
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

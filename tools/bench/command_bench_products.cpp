@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "tools/bench/timed_products.h"
@@ -54,8 +53,14 @@ Json json_of(const ProductRow& row) {
           {"step_milliseconds", 1e3 * row.step_seconds()}};
 }
 
-void bench_products(const Config& given, double least_seconds, bool json) {
-  const ResolvedRun run(given);
+struct ProductsRequest {
+  std::string file;
+  double seconds = 0.1;
+  bool json = false;
+};
+
+void bench_products(const CLI::App& command, const ProductsRequest& request) {
+  const ResolvedRun run(read_config_given_to(command, request.file).config);
   const Config& config = run.config();
   const Program program = step_program(run, run.mesh().coordinates(0));
   TimedProducts timed(config, 0);
@@ -70,12 +75,12 @@ void bench_products(const Config& given, double least_seconds, bool json) {
   const std::string chosen = timed.choose(shapes);
   double flops = 0.0, seconds = 0.0;
   for (ProductRow& row : rows) {
-    row.seconds = timed.seconds(row.product, least_seconds);
+    row.seconds = timed.seconds(row.product, request.seconds);
     flops += static_cast<double>(row.calls) * row.flops();
     seconds += row.step_seconds();
   }
   std::ranges::stable_sort(rows, std::ranges::greater{}, &ProductRow::step_seconds);
-  if (json) {
+  if (request.json) {
     Json report = {{"gflops_per_step", flops / 1e9},
                    {"step_milliseconds", 1e3 * seconds},
                    {"gflops_per_second", flops / seconds / 1e9},
@@ -100,19 +105,14 @@ void bench_products(const Config& given, double least_seconds, bool json) {
 }  // namespace
 
 void add_bench_products_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("products", "rate of each matrix product of a configuration's step, alone");
-  const auto file = std::make_shared<std::string>();
-  const auto seconds = std::make_shared<double>(0.1);
-  const auto json = std::make_shared<bool>(false);
-  command->allow_extras();
-  command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
-  command->add_option("--seconds", *seconds, "time for each product at least")
+  const auto [command, request] = add_command<ProductsRequest>(
+      bench, "products", "rate of each matrix product of a configuration's step, alone", bench_products);
+  command.allow_extras();
+  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->required();
+  command.add_option("--seconds", request.seconds, "time for each product at least")
       ->check(positive())
       ->capture_default_str();
-  command->add_flag("--json", *json, "print one JSON document");
-  command->callback([command, file, seconds, json] {
-    bench_products(read_config_given_to(*command, *file).config, *seconds, *json);
-  });
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

@@ -1,8 +1,6 @@
 // `weft bench published`: published steps beside the steps that `weft plan` models for them.
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
 #include "trainer/planning/published.h"
@@ -59,12 +57,11 @@ void print_published(const PublishedRequest& request) {
 }  // namespace
 
 void add_bench_published_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("published", "steps as published, and as planned");
-  const auto request = std::make_shared<PublishedRequest>();
-  command->add_option("FILE", request->file, "the runs, such as configs/published/runs.toml")->required();
-  CLI::Option* flag = command->add_flag("--json", request->json, "print one JSON document");
-  command->add_flag("--markdown", request->markdown, "print the table as the documents have it")->excludes(flag);
-  command->callback([request] { print_published(*request); });
+  const auto [command, request] =
+      add_command<PublishedRequest>(bench, "published", "steps as published, and as planned", print_published);
+  command.add_option("FILE", request.file, "the runs, such as configs/published/runs.toml")->required();
+  CLI::Option* flag = command.add_flag("--json", request.json, "print one JSON document");
+  command.add_flag("--markdown", request.markdown, "print the table as the documents have it")->excludes(flag);
 }
 
 }  // namespace weft

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -93,7 +92,15 @@ std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64
   return times_of;
 }
 
-void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mode clock, bool json) {
+struct StepRequest {
+  std::string file, clock;
+  BenchLength length;
+  bool json = false;
+};
+
+void bench_step(const CLI::App& command, const StepRequest& request) {
+  const Config config = read_config_given_to(command, request.file).config;
+  const BenchLength& length = request.length;
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench step times ranks that are threads");
   const bool gpu = config.run.device == DeviceKind::cuda;
   const int ranks = config.parallelism.world();
@@ -101,8 +108,8 @@ void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mod
   const int threads = gpu ? 1 : std::min(ranks, cores);
   const double rate_before = product_rate(config, threads, length.product_seconds);
   // Reading times from streams slows steps down, so it is done in later steps of the same run.
-  const bool streams = clock == PhaseClock::Mode::stream;
-  std::vector<PhaseClock::Mode> modes = {clock};
+  const bool streams = request.clock.empty() ? gpu : request.clock == "stream";
+  std::vector<PhaseClock::Mode> modes = {streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host};
   if (streams) modes.insert(modes.begin(), PhaseClock::Mode::off);
   const std::vector<StepTimes> passes = time_steps(config, length.warmup, length.steps, modes);
   const StepTimes &times = passes.front(), &shares = passes.back();
@@ -135,7 +142,7 @@ void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mod
   for (const auto& [lane, lane_seconds] : shares.lane_seconds) {
     report["communication_by_lane"][std::string(name_of(lane))] = lane_seconds / all;
   }
-  if (json) return fmt::print("{}\n", report.dump());
+  if (request.json) return fmt::print("{}\n", report.dump());
   if (forced) fmt::print("{}\n", forced_balance_text);
   fmt::print("{} ranks on {}, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
              gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision_of(Family::dense).compute),
@@ -158,24 +165,17 @@ void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mod
 }  // namespace
 
 void add_bench_step_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("step", "tokens a second of a configuration and where the time goes");
-  const auto file = std::make_shared<std::string>();
-  const auto json = std::make_shared<bool>(false);
-  const auto clock = std::make_shared<std::string>();
-  command->allow_extras();
-  command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
-  const auto length = add_length_options(*command, 0.5);
+  const auto [command, request] =
+      add_command<StepRequest>(bench, "step", "tokens a second of a configuration and where the time goes", bench_step);
+  command.allow_extras();
+  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->required();
+  add_length_options(command, request.length);
   command
-      ->add_option("--clock", *clock,
-                   "clock of the shares: the host's, or that of the streams of a device that runs behind it, behind "
-                   "the others. Default: host on the CPU, stream on a GPU, where host leaves the shares out")
+      .add_option("--clock", request.clock,
+                  "clock of the shares: the host's, or that of the streams of a device that runs behind it, behind "
+                  "the others. Default: host on the CPU, stream on a GPU, where host leaves the shares out")
       ->check(CLI::IsMember({"host", "stream"}));
-  command->add_flag("--json", *json, "print one JSON document");
-  command->callback([command, file, length, clock, json] {
-    const Config config = read_config_given_to(*command, *file).config;
-    const bool streams = clock->empty() ? config.run.device != DeviceKind::cpu : *clock == "stream";
-    bench_step(config, *length, streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host, *json);
-  });
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <limits>
-#include <memory>
 #include <optional>
 
 #include "parallel/pipeline/timing/fixed.h"
@@ -236,13 +235,12 @@ void bench_timing(const TimingRequest& request) {
 }  // namespace
 
 void add_bench_timing_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("timing", "reshard timing solved under a budget, against fixed policies");
-  const auto request = std::make_shared<TimingRequest>();
-  command->add_option("--microbatches", request->microbatches, "leave out the cases of more microbatches than so many")
+  const auto [command, request] = add_command<TimingRequest>(
+      bench, "timing", "reshard timing solved under a budget, against fixed policies", bench_timing);
+  command.add_option("--microbatches", request.microbatches, "leave out the cases of more microbatches than so many")
       ->check(positive());
-  CLI::Option* json = command->add_flag("--json", request->json, "print one JSON document");
-  command->add_flag("--markdown", request->markdown, "print the tables as the documents have them")->excludes(json);
-  command->callback([request] { bench_timing(*request); });
+  CLI::Option* json = command.add_flag("--json", request.json, "print one JSON document");
+  command.add_flag("--markdown", request.markdown, "print the tables as the documents have them")->excludes(json);
 }
 
 }  // namespace weft

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "parallel/pipeline/accounts/accounts.h"
 #include "tools/command/commands.h"
@@ -162,22 +161,27 @@ void print_json(const std::vector<WindowRow>& wraps, const std::vector<PipelineR
   fmt::print("{}\n", Json{{"wrapping", wrapping}, {"pipeline", stages}}.dump());
 }
 
+struct WindowRequest {
+  bool json = false, markdown = false;
+};
+
+void bench_window(const WindowRequest& request) {
+  const auto wraps = wrap_rows();
+  const auto pipelines = pipeline_rows();
+  if (request.json) return print_json(wraps, pipelines);
+  const auto text = request.markdown ? markdown_text : aligned_text;
+  fmt::print("One microbatch on 16 ranks, bfloat16:\n\n{}\n", text(wrap_table(wraps)));
+  fmt::print("Stage {} of {} under 1f1b, with 8 of the 32 blocks, wrapped by block, lookahead 1:\n\n{}", inner_rank + 1,
+             pipeline, text(pipeline_table(pipelines)));
+}
+
 }  // namespace
 
 void add_bench_window_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("window", "how much full parameters take, and for how many gathers");
-  const auto json = std::make_shared<bool>(false), markdown = std::make_shared<bool>(false);
-  CLI::Option* flag = command->add_flag("--json", *json, "print one JSON document");
-  command->add_flag("--markdown", *markdown, "print the tables as the documents have them")->excludes(flag);
-  command->callback([json, markdown] {
-    const auto wraps = wrap_rows();
-    const auto pipelines = pipeline_rows();
-    if (*json) return print_json(wraps, pipelines);
-    const auto text = *markdown ? markdown_text : aligned_text;
-    fmt::print("One microbatch on 16 ranks, bfloat16:\n\n{}\n", text(wrap_table(wraps)));
-    fmt::print("Stage {} of {} under 1f1b, with 8 of the 32 blocks, wrapped by block, lookahead 1:\n\n{}",
-               inner_rank + 1, pipeline, text(pipeline_table(pipelines)));
-  });
+  const auto [command, request] = add_command<WindowRequest>(
+      bench, "window", "how much full parameters take, and for how many gathers", bench_window);
+  CLI::Option* flag = command.add_flag("--json", request.json, "print one JSON document");
+  command.add_flag("--markdown", request.markdown, "print the tables as the documents have them")->excludes(flag);
 }
 
 }  // namespace weft

@@ -72,14 +72,12 @@ double TimedProducts::seconds(const ProductCall& call, double least_seconds, con
   return seconds_since(begin) / done;
 }
 
-std::shared_ptr<BenchLength> add_length_options(CLI::App& command, double product_seconds) {
-  const auto length = std::make_shared<BenchLength>(BenchLength{.product_seconds = product_seconds});
-  command.add_option("--warmup", length->warmup, "steps not counted")->check(not_negative())->capture_default_str();
-  command.add_option("--steps", length->steps, "steps counted")->check(positive())->capture_default_str();
-  command.add_option("--seconds", length->product_seconds, "time for each product alone at least")
+void add_length_options(CLI::App& command, BenchLength& length) {
+  command.add_option("--warmup", length.warmup, "steps not counted")->check(not_negative())->capture_default_str();
+  command.add_option("--steps", length.steps, "steps counted")->check(positive())->capture_default_str();
+  command.add_option("--seconds", length.product_seconds, "time for each product alone at least")
       ->check(positive())
       ->capture_default_str();
-  return length;
 }
 
 }  // namespace weft

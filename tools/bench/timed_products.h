@@ -49,6 +49,6 @@ struct BenchLength {
   double product_seconds = 0.5;         // at least, of each product that is measured alone
 };
 // Adds --warmup, --steps and --seconds.
-std::shared_ptr<BenchLength> add_length_options(CLI::App& command, double product_seconds);
+void add_length_options(CLI::App& command, BenchLength& length);
 
 }  // namespace weft

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -273,17 +272,16 @@ void compare_checkpoints(const DiffRequest& request) {
 }  // namespace
 
 void add_checkpoint_diff_command(CLI::App& checkpoint) {
-  CLI::App* command = checkpoint.add_subcommand(
-      "diff", "progress, keys and tensors that differ between two checkpoints, whatever layouts wrote them");
-  const auto request = std::make_shared<DiffRequest>();
-  add_checkpoint_argument(*command, "A", request->first);
-  add_checkpoint_argument(*command, "B", request->second);
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->footer(
+  const auto [command, request] = add_command<DiffRequest>(
+      checkpoint, "diff", "progress, keys and tensors that differ between two checkpoints, whatever layouts wrote them",
+      compare_checkpoints);
+  add_checkpoint_argument(command, "A", request.first);
+  add_checkpoint_argument(command, "B", request.second);
+  command.add_flag("--json", request.json, "print one JSON document");
+  command.footer(
       "Tensors are equal where shape, dtype and every byte are. Of others with equal shapes, values are compared in\n"
       "double precision; relative is |a - b| / max(|a|, |b|).\n"
       "Exit code: 0 equal, 1 differing, 2 A or B is no checkpoint, 3 one of them is damaged.");
-  command->callback([request] { compare_checkpoints(*request); });
 }
 
 }  // namespace weft

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <memory>
 
 #include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
@@ -147,19 +146,20 @@ std::string text_of(const CheckpointReader& reader, const InspectRequest& reques
   return text + "\n" + aligned_text(table);
 }
 
+void inspect_checkpoint(const InspectRequest& request) {
+  const auto reader = open_checkpoint(request.path);
+  fmt::print("{}", request.json ? line_of(json_of(*reader, request)) : text_of(*reader, request));
+}
+
 }  // namespace
 
 void add_checkpoint_inspect_command(CLI::App& checkpoint) {
-  CLI::App* command = checkpoint.add_subcommand("inspect", "progress and saved tensors of a run, from the manifest");
-  const auto request = std::make_shared<InspectRequest>();
-  add_checkpoint_argument(*command, "PATH", request->path);
-  command->add_flag("--tensors", request->tensors, "list the tensors, too");
-  command->add_option("--filter", request->filter, "list tensors with a matching name: \"blocks.0.*\"");
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->callback([request] {
-    const auto reader = open_checkpoint(request->path);
-    fmt::print("{}", request->json ? line_of(json_of(*reader, *request)) : text_of(*reader, *request));
-  });
+  const auto [command, request] = add_command<InspectRequest>(
+      checkpoint, "inspect", "progress and saved tensors of a run, from the manifest", inspect_checkpoint);
+  add_checkpoint_argument(command, "PATH", request.path);
+  command.add_flag("--tensors", request.tensors, "list the tensors, too");
+  command.add_option("--filter", request.filter, "list tensors with a matching name: \"blocks.0.*\"");
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <memory>
 
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
@@ -65,18 +64,16 @@ void run_upcycle(const UpcycleRequest& request) {
 }  // namespace
 
 void add_checkpoint_upcycle_command(CLI::App& checkpoint) {
-  CLI::App* command = checkpoint.add_subcommand(
-      "upcycle", "the weights of a dense model as those of one with experts, which begins with the same outputs");
-  const auto request = std::make_shared<UpcycleRequest>();
-  add_checkpoint_argument(*command, "DENSE", request->checkpoint);
-  command->add_option("OUT", request->to, "the checkpoint to write; it must not exist")->required();
-  command->add_option("--experts", request->options.experts, "experts of a block, copies of its MLP")->required();
-  command->add_option("--per-token", request->options.experts_per_token, "experts that a token goes to")
+  const auto [command, request] = add_command<UpcycleRequest>(
+      checkpoint, "upcycle",
+      "the weights of a dense model as those of one with experts, which begins with the same outputs", run_upcycle);
+  add_checkpoint_argument(command, "DENSE", request.checkpoint);
+  command.add_option("OUT", request.to, "the checkpoint to write; it must not exist")->required();
+  command.add_option("--experts", request.options.experts, "experts of a block, copies of its MLP")->required();
+  command.add_option("--per-token", request.options.experts_per_token, "experts that a token goes to")
       ->capture_default_str();
-  command->add_option("--layers", request->layers,
-                      "blocks of the new model, as \"d e*11\"; otherwise all have experts");
-  command->add_option("--seed", request->seed, "of the routers' weights")->check(seed())->capture_default_str();
-  command->callback([request] { run_upcycle(*request); });
+  command.add_option("--layers", request.layers, "blocks of the new model, as \"d e*11\"; otherwise all have experts");
+  command.add_option("--seed", request.seed, "of the routers' weights")->check(seed())->capture_default_str();
 }
 
 }  // namespace weft

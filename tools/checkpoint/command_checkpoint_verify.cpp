@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
 #include "tools/report/report_parts.h"
@@ -37,13 +35,12 @@ void verify_checkpoint(const VerifyRequest& request) {
 }  // namespace
 
 void add_checkpoint_verify_command(CLI::App& checkpoint) {
-  CLI::App* command = checkpoint.add_subcommand(
-      "verify", "hold every byte against its checksum: everything that is missing or damaged");
-  const auto request = std::make_shared<VerifyRequest>();
-  add_checkpoint_argument(*command, "PATH", request->path);
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->footer("Exit code: 0 sound, 3 damaged, 2 PATH is no checkpoint.");
-  command->callback([request] { verify_checkpoint(*request); });
+  const auto [command, request] = add_command<VerifyRequest>(
+      checkpoint, "verify", "hold every byte against its checksum: everything that is missing or damaged",
+      verify_checkpoint);
+  add_checkpoint_argument(command, "PATH", request.path);
+  command.add_flag("--json", request.json, "print one JSON document");
+  command.footer("Exit code: 0 sound, 3 damaged, 2 PATH is no checkpoint.");
 }
 
 }  // namespace weft

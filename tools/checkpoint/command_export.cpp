@@ -1,8 +1,6 @@
 // `weft export` and `weft import`: checkpoints as folders of Hugging Face, and back.
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
@@ -120,40 +118,37 @@ void run_import(const ImportRequest& request) {
 }  // namespace
 
 void add_export_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("export", "a checkpoint as a folder of Hugging Face");
-  const auto request = std::make_shared<ExportRequest>();
+  const auto [command, request] =
+      add_command<ExportRequest>(program, "export", "a checkpoint as a folder of Hugging Face", run_export);
   command
-      ->add_option("CHECKPOINT", request->checkpoint,
-                   "a checkpoint, a folder of checkpoints or the directory of a run: the newest there")
+      .add_option("CHECKPOINT", request.checkpoint,
+                  "a checkpoint, a folder of checkpoints or the directory of a run: the newest there")
       ->required();
-  command->add_option("OUT", request->to, "the folder to write; it must not exist");
-  command->add_option("--architecture", request->architecture, "auto, or one of those that --check lists")
+  command.add_option("OUT", request.to, "the folder to write; it must not exist");
+  command.add_option("--architecture", request.architecture, "auto, or one of those that --check lists")
       ->capture_default_str();
-  command->add_option("--dtype", request->dtype, "of weights: float32, bfloat16, float16, or as they were saved")
+  command.add_option("--dtype", request.dtype, "of weights: float32, bfloat16, float16, or as they were saved")
       ->capture_default_str();
-  command->add_option("--max-shard-size", request->max_shard_size, "of a file: 5GB, 500MB, 4GiB")
-      ->capture_default_str();
-  command->add_option(
-      "--tokenizer", request->tokenizer,
+  command.add_option("--max-shard-size", request.max_shard_size, "of a file: 5GB, 500MB, 4GiB")->capture_default_str();
+  command.add_option(
+      "--tokenizer", request.tokenizer,
       "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those of "
       "the run, or those that an import brought");
   command
-      ->add_option("--max-position-embeddings", request->max_position_embeddings,
-                   "of config.json; otherwise the sequence length that the checkpoint was trained with")
+      .add_option("--max-position-embeddings", request.max_position_embeddings,
+                  "of config.json; otherwise the sequence length that the checkpoint was trained with")
       ->check(positive());
-  command->add_flag("--without-predictors", request->without_predictors, "leave the predictors (m) behind");
-  command->add_flag(
-      "--check", request->check,
+  command.add_flag("--without-predictors", request.without_predictors, "leave the predictors (m) behind");
+  command.add_flag(
+      "--check", request.check,
       "write nothing; list the architectures that can express the model, the reasons against others, and the loaders");
-  command->callback([request] { run_export(*request); });
 }
 
 void add_import_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("import", "a folder of Hugging Face as a checkpoint of weights");
-  const auto request = std::make_shared<ImportRequest>();
-  command->add_option("FOLDER", request->folder, "has config.json and safetensors files")->required();
-  command->add_option("OUT", request->to, "the checkpoint to write; it must not exist")->required();
-  command->callback([request] { run_import(*request); });
+  const auto [command, request] =
+      add_command<ImportRequest>(program, "import", "a folder of Hugging Face as a checkpoint of weights", run_import);
+  command.add_option("FOLDER", request.folder, "has config.json and safetensors files")->required();
+  command.add_option("OUT", request.to, "the checkpoint to write; it must not exist")->required();
 }
 
 }  // namespace weft

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "trainer/resolve/config_reader.h"
@@ -67,6 +69,22 @@ void add_keys_command(CLI::App& program);
 void add_hardware_command(CLI::App& program);
 void add_export_command(CLI::App& program);
 void add_import_command(CLI::App& program);
+
+// Adds a command and a request that its options fill in. Once the arguments are read, run(request) or run(command,
+// request) is called.
+template <typename Request, typename Run>
+std::pair<CLI::App&, Request&> add_command(CLI::App& above, const char* name, const char* help, Run run) {
+  CLI::App* command = above.add_subcommand(name, help);
+  const auto request = std::make_shared<Request>();
+  command->callback([command, request, run] {
+    if constexpr (std::is_invocable_v<Run, Request&>) {
+      run(*request);
+    } else {
+      run(*command, *request);
+    }
+  });
+  return {*command, *request};
+}
 
 // What a number given to an option must be: above 0, or 0 or more. CLI11's own checks name a bound of 309 digits.
 CLI::Validator positive();

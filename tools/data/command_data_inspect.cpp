@@ -23,8 +23,9 @@ namespace {
 
 struct InspectArguments {
   std::string file, tokenizer;
-  std::int64_t document = 0, tokens = 64;
-  bool sample = false, check = false, json = false;
+  std::optional<std::int64_t> document;  // to show
+  std::int64_t tokens = 64;              // of it
+  bool check = false, json = false;
 };
 
 struct DocumentSample {
@@ -32,17 +33,17 @@ struct DocumentSample {
   std::vector<std::int32_t> ids = {};  // the first of them
 };
 
-DocumentSample sample_of(const TokenFile& file, const InspectArguments& arguments) {
-  if (arguments.document < 0 || arguments.document >= file.documents()) {
-    fail_request("document {} is none of 0 to {}", arguments.document, file.documents() - 1);
+DocumentSample sample_of(const TokenFile& file, std::int64_t document, std::int64_t tokens) {
+  if (document < 0 || document >= file.documents()) {
+    fail_request("document {} is none of 0 to {}", document, file.documents() - 1);
   }
-  DocumentSample sample{.begin = file.document_begin(arguments.document)};
-  sample.length = file.document_begin(arguments.document + 1) - sample.begin;
+  DocumentSample sample{.begin = file.document_begin(document)};
+  sample.length = file.document_begin(document + 1) - sample.begin;
   if (sample.length < 0) {
-    fail_request("\"{}\": document {} begins at token {} and ends at {}; the index is damaged", file.name(),
-                 arguments.document, sample.begin, sample.begin + sample.length);
+    fail_request("\"{}\": document {} begins at token {} and ends at {}; the index is damaged", file.name(), document,
+                 sample.begin, sample.begin + sample.length);
   }
-  sample.ids.resize(static_cast<std::size_t>(std::min(sample.length, arguments.tokens)));
+  sample.ids.resize(static_cast<std::size_t>(std::min(sample.length, tokens)));
   file.read(sample.begin, sample.ids);
   return sample;
 }
@@ -101,11 +102,11 @@ void inspect_tokens(const InspectArguments& arguments) {
     json["largest_id"] = largest;
     text += fmt::format("checked    index and ids are sound; the largest id is {}\n", largest);
   }
-  if (arguments.sample) {
-    const DocumentSample sample = sample_of(file, arguments);
+  if (arguments.document) {
+    const DocumentSample sample = sample_of(file, *arguments.document, arguments.tokens);
     json["sample"] = {
-        {"document", arguments.document}, {"begin", sample.begin}, {"tokens", sample.length}, {"ids", sample.ids}};
-    text += fmt::format("document   {}: {} tokens from {} on, the first {}:\n", arguments.document,
+        {"document", *arguments.document}, {"begin", sample.begin}, {"tokens", sample.length}, {"ids", sample.ids}};
+    text += fmt::format("document   {}: {} tokens from {} on, the first {}:\n", *arguments.document,
                         grouped_digits(sample.length), grouped_digits(sample.begin), sample.ids.size());
     if (const auto tokenizer = tokenizer_of(arguments, file, facts)) {
       const std::string decoded = tokenizer->decode(sample.ids);
@@ -129,7 +130,8 @@ struct SamplesArguments {
   bool json = false;
 };
 
-void print_samples(const Config& config, const SamplesArguments& arguments) {
+void print_samples(const CLI::App& command, const SamplesArguments& arguments) {
+  const Config config = read_config_given_to(command, arguments.config).config;
   if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
   const std::int64_t batch = config.training.global_batch_size, all = config.run.steps * batch;
   if (arguments.first >= all) {
@@ -158,34 +160,27 @@ void print_samples(const Config& config, const SamplesArguments& arguments) {
 }  // namespace
 
 void add_data_inspect_command(CLI::App& data) {
-  CLI::App* command = data.add_subcommand("inspect", "what a file of tokens holds");
-  const auto arguments = std::make_shared<InspectArguments>();
-  command->add_option("FILE", arguments->file, "any file that data.train takes")->required();
-  CLI::Option* sample =
-      command->add_option("--sample", arguments->document, "show the beginning of document N as text");
-  command->add_option("--length", arguments->tokens, "tokens to show")
+  const auto [command, arguments] =
+      add_command<InspectArguments>(data, "inspect", "what a file of tokens holds", inspect_tokens);
+  command.add_option("FILE", arguments.file, "any file that data.train takes")->required();
+  command.add_option("--sample", arguments.document, "show the beginning of document N as text");
+  command.add_option("--length", arguments.tokens, "tokens to show")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
-  command->add_option("--tokenizer", arguments->tokenizer, "to show texts with; that of the dataset unless given");
-  command->add_flag("--check", arguments->check, "read the whole index and all ids, and refuse the first fault");
-  command->add_flag("--json", arguments->json, "print one JSON document");
-  command->callback([arguments, sample] {
-    arguments->sample = sample->count() > 0;
-    inspect_tokens(*arguments);
-  });
+  command.add_option("--tokenizer", arguments.tokenizer, "to show texts with; that of the dataset unless given");
+  command.add_flag("--check", arguments.check, "read the whole index and all ids, and refuse the first fault");
+  command.add_flag("--json", arguments.json, "print one JSON document");
 }
 
 void add_data_samples_command(CLI::App& data) {
-  CLI::App* command = data.add_subcommand("samples", "the tokens of data.train that samples of a run read");
-  const auto arguments = std::make_shared<SamplesArguments>();
-  add_config_arguments(*command, arguments->config)->required();
-  command->add_option("--first", arguments->first, "the first sample; a step reads training.global_batch_size of them")
+  const auto [command, arguments] = add_command<SamplesArguments>(
+      data, "samples", "the tokens of data.train that samples of a run read", print_samples);
+  add_config_arguments(command, arguments.config)->required();
+  command.add_option("--first", arguments.first, "the first sample; a step reads training.global_batch_size of them")
       ->capture_default_str()
       ->check(not_negative());
-  command->add_option("--count", arguments->count, "samples to show; a batch unless given")->check(positive());
-  command->add_flag("--json", arguments->json, "print one JSON document");
-  command->callback(
-      [command, arguments] { print_samples(read_config_given_to(*command, arguments->config).config, *arguments); });
+  command.add_option("--count", arguments.count, "samples to show; a batch unless given")->check(positive());
+  command.add_flag("--json", arguments.json, "print one JSON document");
 }
 
 }  // namespace weft

@@ -30,6 +30,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
   DocumentRules rules = arguments.rules;
   std::optional<ChatTemplate> chat;
   if (!arguments.chat.empty()) {
+    if (command.count("--key") == 0) rules.key = "messages";
     chat = open_chat_template(arguments.chat, request.tokenizer, std::time(nullptr));
     rules.chat = &*chat;
     request.marks = chat->marks();
@@ -95,45 +96,40 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
 }  // namespace
 
 void add_data_tokenize_command(CLI::App& data) {
-  CLI::App* command = data.add_subcommand("tokenize", "texts and JSON lines as a dataset of token ids");
-  const auto arguments = std::make_shared<TokenizeArguments>();
-  add_document_options(*command, arguments->files, arguments->rules);
+  const auto [command, arguments] = add_command<TokenizeArguments>(
+      data, "tokenize", "texts and JSON lines as a dataset of token ids", tokenize_files);
+  add_document_options(command, arguments.files, arguments.rules);
   command
-      ->add_option("--tokenizer", arguments->request.tokenizer,
-                   "byte, a tokenizer.json or its folder, a SentencePiece FILE.model, or a rank file of tiktoken as "
-                   "FILE#cl100k_base")
+      .add_option("--tokenizer", arguments.request.tokenizer,
+                  "byte, a tokenizer.json or its folder, a SentencePiece FILE.model, or a rank file of tiktoken as "
+                  "FILE#cl100k_base")
       ->required();
-  command->add_option("--output", arguments->request.prefix, "prefix of the dataset: PREFIX.bin, .idx and .json")
+  command.add_option("--output", arguments.request.prefix, "prefix of the dataset: PREFIX.bin, .idx and .json")
       ->required();
-  CLI::Option* chat = command->add_option(
-      "--chat", arguments->chat,
+  CLI::Option* chat = command.add_option(
+      "--chat", arguments.chat,
       "chat template, of which --key names the list of messages: tokenizer, for that of --tokenizer; chatml, llama3 or "
       "gemma; or a file in Jinja. What the assistant says is learned");
   chat->check(not_empty());
   command
-      ->add_option("--prompt", arguments->rules.prompt,
-                   "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count")
+      .add_option("--prompt", arguments.rules.prompt,
+                  "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count")
       ->check(not_empty())
       ->excludes(chat);
   command
-      ->add_flag("--plain", arguments->plain,
-                 "special tokens in the texts are characters like others: for texts that are not trusted")
+      .add_flag("--plain", arguments.plain,
+                "special tokens in the texts are characters like others: for texts that are not trusted")
       ->excludes(chat);
-  command->add_flag("--no-begin", arguments->no_begin,
-                    "no token at the begin of each document, where the file of the tokenizer puts one");
-  command->add_flag("--no-end", arguments->no_end, "no token at the end of each document");
-  command
-      ->add_option("--threads", arguments->request.threads, "threads that encode; the result does not depend on them")
+  command.add_flag("--no-begin", arguments.no_begin,
+                   "no token at the begin of each document, where the file of the tokenizer puts one");
+  command.add_flag("--no-end", arguments.no_end, "no token at the end of each document");
+  command.add_option("--threads", arguments.request.threads, "threads that encode; the result does not depend on them")
       ->check(CLI::Range(1, 1024));
-  command->add_flag("--json", arguments->json, "print one JSON document");
-  command->footer(
+  command.add_flag("--json", arguments.json, "print one JSON document");
+  command.footer(
       "Writes the format of Megatron-LM, and PREFIX.json with the tokenizer's hash, by which training refuses tokens "
       "of\n"
       "another tokenizer. SIGTERM, SIGINT, SIGHUP and SIGUSR1 stop it; the same command goes on from there.");
-  command->callback([command, arguments] {
-    if (!arguments->chat.empty() && command->count("--key") == 0) arguments->rules.key = "messages";
-    tokenize_files(*command, *arguments);
-  });
 }
 
 }  // namespace weft

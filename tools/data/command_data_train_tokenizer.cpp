@@ -90,25 +90,22 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
 }  // namespace
 
 void add_data_train_tokenizer_command(CLI::App& data) {
-  CLI::App* command =
-      data.add_subcommand("train-tokenizer", "a byte-level BPE of one's own texts, as a tokenizer.json");
-  const auto arguments = std::make_shared<LearnArguments>();
-  add_document_options(*command, arguments->files, arguments->rules);
-  command->add_option("--vocab-size", arguments->vocab_size, "tokens, special ones and 256 bytes among them")
-      ->required();
-  command->add_option("--output", arguments->output, "the tokenizer.json")->required();
+  const auto [command, arguments] = add_command<LearnArguments>(
+      data, "train-tokenizer", "a byte-level BPE of one's own texts, as a tokenizer.json", learn_tokenizer);
+  add_document_options(command, arguments.files, arguments.rules);
+  command.add_option("--vocab-size", arguments.vocab_size, "tokens, special ones and 256 bytes among them")->required();
+  command.add_option("--output", arguments.output, "the tokenizer.json")->required();
   command
-      ->add_option("--pattern", arguments->pattern,
-                   "how texts are cut into words: gpt2, llama3, o200k, or a regular expression; llama3 unless given")
+      .add_option("--pattern", arguments.pattern,
+                  "how texts are cut into words: gpt2, llama3, o200k, or a regular expression; llama3 unless given")
       ->transform(CLI::Transformer(std::map<std::string, std::string>{{"gpt2", std::string(gpt2_word_pattern)},
                                                                       {"llama3", std::string(llama3_word_pattern)},
                                                                       {"o200k", std::string(o200k_word_pattern)}}))
       ->option_text("NAME|REGEX");
   command
-      ->add_option("--special", arguments->special,
-                   "special tokens; one of a usual name, such as <|endoftext|> or </s>, ends a text")
+      .add_option("--special", arguments.special,
+                  "special tokens; one of a usual name, such as <|endoftext|> or </s>, ends a text")
       ->capture_default_str();
-  command->callback([command, arguments] { learn_tokenizer(*command, *arguments); });
 }
 
 }  // namespace weft

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -208,13 +207,12 @@ void show(const CLI::App& command, const ShowRequest& request) {
 }  // namespace
 
 void add_layout_show_command(CLI::App& layout) {
-  CLI::App* command = layout.add_subcommand("show", "blocks, costs and bytes of each stage and rank");
-  const auto request = std::make_shared<ShowRequest>();
-  add_config_arguments(*command, request->file)->required();
-  add_repeated_option(*command, "--layout", request->layouts,
+  const auto [command, request] =
+      add_command<ShowRequest>(layout, "show", "blocks, costs and bytes of each stage and rank", show);
+  add_config_arguments(command, request.file)->required();
+  add_repeated_option(command, "--layout", request.layouts,
                       "another pipeline.layout to compare with, such as \"Ed|(e|)*3eL\"; any number of them");
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->callback([command, request] { show(*command, *request); });
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

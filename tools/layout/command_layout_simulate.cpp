@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <span>
 #include <string>
 
@@ -261,22 +260,20 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
 }  // namespace
 
 void add_layout_simulate_command(CLI::App& layout) {
-  CLI::App* command =
-      layout.add_subcommand("simulate", "time, bubble, waits, memory, gathers and critical path of a step");
-  const auto request = std::make_shared<SimulateRequest>();
-  add_config_arguments(*command, request->file)->required();
-  add_repeated_option(*command, "--layout", request->layouts,
+  const auto [command, request] = add_command<SimulateRequest>(
+      layout, "simulate", "time, bubble, waits, memory, gathers and critical path of a step", simulate_layouts);
+  add_config_arguments(command, request.file)->required();
+  add_repeated_option(command, "--layout", request.layouts,
                       "another pipeline.layout to compare with; any number of them");
-  add_repeated_option(*command, "--variant", request->variants,
+  add_repeated_option(command, "--variant", request.variants,
                       "another to compare with, with these keys changed: "
                       "\"--pipeline.schedule=zbv --pipeline.chunks=2\"");
-  add_cost_options(*command, request->costs, request->hardware);
-  command->add_option("--format", request->format, "text, json, svg, html or trace")->capture_default_str();
-  command->add_flag("--json", request->json, "the same as --format json");
-  command->add_flag("--stages-only", request->stages_only, "in pictures, merge segments and units per stage");
-  command->add_flag("--compute-only", request->compute_only, "in pictures, F, B, I and W of stages and memory alone");
-  command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
-  command->callback([command, request] { simulate_layouts(*command, *request); });
+  add_cost_options(command, request.costs, request.hardware);
+  command.add_option("--format", request.format, "text, json, svg, html or trace")->capture_default_str();
+  command.add_flag("--json", request.json, "the same as --format json");
+  command.add_flag("--stages-only", request.stages_only, "in pictures, merge segments and units per stage");
+  command.add_flag("--compute-only", request.compute_only, "in pictures, F, B, I and W of stages and memory alone");
+  command.add_option("--output", request.output, "write to this file instead of standard output")->check(writable());
 }
 
 }  // namespace weft

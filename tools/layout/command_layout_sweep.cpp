@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
 #include <string>
 
 #include "parallel/runtime/error.h"
@@ -189,18 +188,18 @@ void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
 }  // namespace
 
 void add_layout_sweep_command(CLI::App& layout) {
-  CLI::App* command = layout.add_subcommand(
-      "sweep", "every combination of schedules, layouts, residencies, ...: ranked by time, and time against memory");
-  const auto request = std::make_shared<SweepRequest>();
-  add_config_arguments(*command, request->file)->required();
+  const auto [command, request] = add_command<SweepRequest>(
+      layout, "sweep",
+      "every combination of schedules, layouts, residencies, ...: ranked by time, and time against memory",
+      sweep_layouts);
+  add_config_arguments(command, request.file)->required();
   for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
-    add_repeated_option(*command, sweep_axes[axis].option, request->lists[axis], sweep_axes[axis].help);
+    add_repeated_option(command, sweep_axes[axis].option, request.lists[axis], sweep_axes[axis].help);
   }
-  add_cost_options(*command, request->costs, request->hardware);
-  command->add_option("--csv", request->csv, "write every figure of every combination to this file")->check(writable());
-  command->add_option("--svg", request->svg, "draw time against memory to this file")->check(writable());
-  command->add_option("--top", request->top, "how many to print")->capture_default_str();
-  command->callback([command, request] { sweep_layouts(*command, *request); });
+  add_cost_options(command, request.costs, request.hardware);
+  command.add_option("--csv", request.csv, "write every figure of every combination to this file")->check(writable());
+  command.add_option("--svg", request.svg, "draw time against memory to this file")->check(writable());
+  command.add_option("--top", request.top, "how many to print")->capture_default_str();
 }
 
 }  // namespace weft

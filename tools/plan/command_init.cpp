@@ -229,46 +229,45 @@ void write_first_run(InitArguments arguments) {
 }  // namespace
 
 void add_init_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand(
-      "init", "a commented configuration for data, model size and device, in a layout that fits");
-  const auto arguments = std::make_shared<InitArguments>();
-  FirstRunRequest& request = arguments->request;
+  const auto [command, arguments] = add_command<InitArguments>(
+      program, "init", "a commented configuration for data, model size and device, in a layout that fits",
+      write_first_run);
+  FirstRunRequest& request = arguments.request;
   const std::map<std::string, double> suffixes = {{"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}};
-  command->add_option("FILE", arguments->files, "texts, or tokens of weft data tokenize (PREFIX.bin)")->required();
-  command->add_option("--parameters", request.parameters, "about how many the model has: 15M, 1.5B")
+  command.add_option("FILE", arguments.files, "texts, or tokens of weft data tokenize (PREFIX.bin)")->required();
+  command.add_option("--parameters", request.parameters, "about how many the model has: 15M, 1.5B")
       ->required()
       ->transform(CLI::AsNumberWithUnit(suffixes))
       ->check(positive());
-  command->add_option("--output", arguments->output, "the configuration; NAME.toml without it");
-  command->add_option("--name", request.name, "of the run")->capture_default_str();
+  command.add_option("--output", arguments.output, "the configuration; NAME.toml without it");
+  command.add_option("--name", request.name, "of the run")->capture_default_str();
   CLI::Option* experts =
-      command->add_option("--experts", request.experts, "of each block but the first; 0: a dense model")
+      command.add_option("--experts", request.experts, "of each block but the first; 0: a dense model")
           ->check(CLI::Range(0, 4096));
-  command->add_option("--experts-per-token", request.experts_per_token, "of them")
+  command.add_option("--experts-per-token", request.experts_per_token, "of them")
       ->check(CLI::Range(1, 4096))
       ->needs(experts)
       ->capture_default_str();
-  command->add_option("--tokenizer", arguments->tokenizer, "of the data, where it does not say so itself");
-  command->add_option("--validation", arguments->held_out,
-                      "held-out files; without them one in a hundred documents, if there are 1000");
+  command.add_option("--tokenizer", arguments.tokenizer, "of the data, where it does not say so itself");
+  command.add_option("--validation", arguments.held_out,
+                     "held-out files; without them one in a hundred documents, if there are 1000");
   command
-      ->add_option(
+      .add_option(
           "--tokens", request.tokens,
           "to train on: 300M; without it 20 for each active parameter, at most 4 passes over the data or a step")
       ->transform(CLI::AsNumberWithUnit(suffixes))
       ->check(positive());
-  command->add_option("--sequence-length", request.sequence_length, "tokens; without it by the size of the model")
+  command.add_option("--sequence-length", request.sequence_length, "tokens; without it by the size of the model")
       ->check(CLI::Range(1, 1 << 24));
-  command->add_option("--device", arguments->device, "cpu, cuda, or auto: a GPU where there is one")
+  command.add_option("--device", arguments.device, "cpu, cuda, or auto: a GPU where there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--hardware", request.hardware, "the card, of weft hardware; without it this machine's")
+  command.add_option("--hardware", request.hardware, "the card, of weft hardware; without it this machine's")
       ->check(not_empty());
   command
-      ->add_option("--ranks", arguments->ranks,
-                   "GPUs, or threads of a CPU; without it all of this machine, at most "
-                   "8 threads")
+      .add_option("--ranks", arguments.ranks,
+                  "GPUs, or threads of a CPU; without it all of this machine, at most "
+                  "8 threads")
       ->check(CLI::Range(1, 1 << 20));
-  command->callback([arguments] { write_first_run(*arguments); });
 }
 
 void add_keys_command(CLI::App& program) {

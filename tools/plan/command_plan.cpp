@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
 #include "tools/command/commands.h"
@@ -124,53 +122,53 @@ void add_coarse_options(CLI::App& command, PlanRequest& request) {
   add("--layer-parameters", request.layer_parameters, positive(), "of the largest layer, such as 3e9");
 }
 
+void run_plan(const CLI::App& command, PlanRequest& request) {
+  const bool searches = command.count("--search") > 0;
+  if (searches && request.file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
+  // --hardware is a key as well.
+  const Overrides given = overrides_given_to(command, named_hardware(request), request.file);
+  if (!searches) return fmt::print("{}", plan(command, given, request));
+  request.search.json = request.json;
+  plan_search(command, request.file, given, request.search);
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand(
-      "plan",
-      "memory, communication and time of a run, before a rank is started: exit code 0 also where it does not fit");
-  const auto request = std::make_shared<PlanRequest>();
-  add_config_arguments(*command, request->file);
-  command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists the names")
+  const auto [command, request] = add_command<PlanRequest>(
+      program, "plan",
+      "memory, communication and time of a run, before a rank is started: exit code 0 also where it does not fit",
+      run_plan);
+  add_config_arguments(command, request.file);
+  command.add_option("--hardware", request.hardware, "in place of hardware.name; weft hardware lists the names")
       ->check(not_empty());
-  command->add_flag("--json", request->json, "print one JSON document");
-  CLI::Option* why = command->add_flag("--explain", request->explain,
-                                       "the reason why it does not fit, and changes that make it fit, each planned");
-  CLI::Option* which = command->add_flag("--compare", request->compare,
-                                         "every way to share the model's state beside the others, and the best");
-  CLI::Option* advise = command->add_flag(
-      "--advise", request->advise,
+  command.add_flag("--json", request.json, "print one JSON document");
+  CLI::Option* why = command.add_flag("--explain", request.explain,
+                                      "the reason why it does not fit, and changes that make it fit, each planned");
+  CLI::Option* which = command.add_flag("--compare", request.compare,
+                                        "every way to share the model's state beside the others, and the best");
+  CLI::Option* advise = command.add_flag(
+      "--advise", request.advise,
       "wrap, strategy, lookahead or backward_prefetch, then recompute, each with what it gains; prints a "
       "TOML file that includes CONFIG");
-  CLI::Option* kernels = command->add_flag("--kernels", request->kernels,
-                                           "every kernel that a step calls, its bytes and operations, and the time and "
-                                           "utilisation that come of them on paper");
+  CLI::Option* kernels = command.add_flag("--kernels", request.kernels,
+                                          "every kernel that a step calls, its bytes and operations, and the time and "
+                                          "utilisation that come of them on paper");
   command
-      ->add_option("--measured", request->measured,
-                   "of --kernels: a table of kernels that ran (tools/gpu.sh OUT table), to say what they reached")
+      .add_option("--measured", request.measured,
+                  "of --kernels: a table of kernels that ran (tools/gpu.sh OUT table), to say what they reached")
       ->needs(kernels)
-      ->excludes(command->get_option("--json"));
-  command->add_option("--measured-steps", request->measured_steps, "steps that the table counted")
+      ->excludes(command.get_option("--json"));
+  command.add_option("--measured-steps", request.measured_steps, "steps that the table counted")
       ->needs("--measured")
       ->check(positive())
       ->capture_default_str();
-  add_coarse_options(*command, *request);
-  command->get_option("--coarse")->excludes(why)->excludes(which)->excludes(kernels)->excludes(advise);
-  why->excludes(which)->excludes(kernels)->excludes(advise);
-  which->excludes(kernels)->excludes(advise);
-  kernels->excludes(advise);
-  CLI::Option* search = add_plan_search_options(*command, request->search);
-  search->excludes(why)->excludes(which)->excludes(kernels)->excludes(advise)->excludes(
-      command->get_option("--coarse"));
-  command->callback([command, request, search] {
-    if (search->count() > 0 && request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
-    // --hardware is a key as well.
-    const Overrides given = overrides_given_to(*command, named_hardware(*request), request->file);
-    if (search->count() == 0) return fmt::print("{}", plan(*command, given, *request));
-    request->search.json = request->json;
-    plan_search(*command, request->file, given, request->search);
-  });
+  add_coarse_options(command, request);
+  const std::vector<CLI::Option*> ways = {
+      why, which, kernels, advise, command.get_option("--coarse"), add_plan_search_options(command, request.search)};
+  for (auto way = ways.begin(); way != ways.end(); ++way) {
+    for (auto other = ways.begin(); other != way; ++other) (*way)->excludes(*other);
+  }
 }
 
 }  // namespace weft

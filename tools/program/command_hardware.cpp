@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <memory>
 #include <span>
 
 #include "tools/command/commands.h"
@@ -64,8 +63,14 @@ std::string table_text() {
   return aligned_text(table) + cards;
 }
 
-void run_hardware(const std::string& name, bool json) {
-  if (!json) return fmt::print("{}", name.empty() ? table_text() : card_text(find_hardware(name)));
+struct HardwareRequest {
+  std::string name;
+  bool json = false;
+};
+
+void run_hardware(const HardwareRequest& request) {
+  const std::string& name = request.name;
+  if (!request.json) return fmt::print("{}", name.empty() ? table_text() : card_text(find_hardware(name)));
   Json cards = Json::array();
   for (const Hardware& hardware : name.empty() ? known_hardware() : std::span(&find_hardware(name), 1)) {
     cards.push_back(hardware_json(hardware));
@@ -76,15 +81,10 @@ void run_hardware(const std::string& name, bool json) {
 }  // namespace
 
 void add_hardware_command(CLI::App& program) {
-  struct Request {
-    std::string name;
-    bool json = false;
-  };
-  CLI::App* command = program.add_subcommand("hardware", "cards to plan for: their figures, and where these are from");
-  const auto request = std::make_shared<Request>();
-  command->add_option("NAME", request->name, "one of them; all where none is named");
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->callback([request] { run_hardware(request->name, request->json); });
+  const auto [command, request] = add_command<HardwareRequest>(
+      program, "hardware", "cards to plan for: their figures, and where these are from", run_hardware);
+  command.add_option("NAME", request.name, "one of them; all where none is named");
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

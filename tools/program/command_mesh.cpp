@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,6 +22,7 @@ struct MeshRequest {
   std::optional<int> world;
   std::optional<int> data_shard;
   Degrees degrees;
+  std::vector<CLI::Option*> options;  // of the world and its degrees
   bool json = false;
 };
 
@@ -102,7 +102,9 @@ Degrees degrees_of(const MeshRequest& request) {
   return degrees;
 }
 
-void run_mesh(const CLI::App& command, const MeshRequest& request, bool degrees_given) {
+void run_mesh(const CLI::App& command, const MeshRequest& request) {
+  const bool degrees_given =
+      std::ranges::any_of(request.options, [](const CLI::Option* option) { return option->count() > 0; });
   const Overrides overrides = overrides_given_to(command, {}, request.file);
   if (request.file.empty() != degrees_given || (degrees_given && !overrides.empty())) {
     fail_request(
@@ -116,27 +118,22 @@ void run_mesh(const CLI::App& command, const MeshRequest& request, bool degrees_
 }  // namespace
 
 void add_mesh_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("mesh", "ranks, coordinates, dense and expert groups");
-  const auto request = std::make_shared<MeshRequest>();
-  Degrees& degrees = request->degrees;
-  add_config_arguments(*command, request->file);
-  command->add_flag("--json", request->json, "print one JSON document");
-  const std::vector<CLI::Option*> options = {
-      command->add_option("--world", request->world, "ranks in all, where no CONFIG is given")->check(positive()),
-      command->add_option("--pipeline", degrees.pipeline, "pipeline stages"),
-      command->add_option("--tensor", degrees.tensor, "tensor-parallel ranks"),
-      command->add_option("--context", degrees.context, "context-parallel ranks"),
-      command->add_option("--data-replicate", degrees.data_replicate, "replicas of the shards"),
-      command->add_option("--data-shard", request->data_shard,
-                          "ranks that share shards; -1 or absent: the rest of the world"),
-      command->add_option("--expert", degrees.expert, "ranks that share the experts"),
-      command->add_option("--expert-tensor", degrees.expert_tensor, "ranks that split an expert"),
+  const auto [command, request] =
+      add_command<MeshRequest>(program, "mesh", "ranks, coordinates, dense and expert groups", run_mesh);
+  Degrees& degrees = request.degrees;
+  add_config_arguments(command, request.file);
+  command.add_flag("--json", request.json, "print one JSON document");
+  request.options = {
+      command.add_option("--world", request.world, "ranks in all, where no CONFIG is given")->check(positive()),
+      command.add_option("--pipeline", degrees.pipeline, "pipeline stages"),
+      command.add_option("--tensor", degrees.tensor, "tensor-parallel ranks"),
+      command.add_option("--context", degrees.context, "context-parallel ranks"),
+      command.add_option("--data-replicate", degrees.data_replicate, "replicas of the shards"),
+      command.add_option("--data-shard", request.data_shard,
+                         "ranks that share shards; -1 or absent: the rest of the world"),
+      command.add_option("--expert", degrees.expert, "ranks that share the experts"),
+      command.add_option("--expert-tensor", degrees.expert_tensor, "ranks that split an expert"),
   };
-  command->callback([command, request, options] {
-    const bool given =
-        std::any_of(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; });
-    run_mesh(*command, *request, given);
-  });
 }
 
 }  // namespace weft

@@ -2,7 +2,6 @@
 
 #include <iterator>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -340,34 +339,33 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
 }  // namespace
 
 void add_program_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("program", "actions of each rank in a step, before anything runs");
-  const auto request = std::make_shared<ProgramRequest>();
-  add_config_arguments(*command, request->file);
-  command->add_option("--rank", request->rank, "only this rank");
-  command->add_option("--format", request->format, "text, csv, json, svg, html or trace")->capture_default_str();
-  command->add_flag("--json", request->json, "the same as --format json");
-  command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
-  command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
-  command->add_flag(
-      "--compute-only", request->compute_only,
+  const auto [command, request] = add_command<ProgramRequest>(
+      program, "program", "actions of each rank in a step, before anything runs", run_program);
+  add_config_arguments(command, request.file);
+  command.add_option("--rank", request.rank, "only this rank");
+  command.add_option("--format", request.format, "text, csv, json, svg, html or trace")->capture_default_str();
+  command.add_flag("--json", request.json, "the same as --format json");
+  command.add_option("--output", request.output, "write to this file instead of standard output")->check(writable());
+  command.add_flag("--stages-only", request.stages_only, "merge segments and units per stage");
+  command.add_flag(
+      "--compute-only", request.compute_only,
       "F, B, I and W of stages, nothing else; with --format csv a schedule's file, a line a pipeline rank");
-  command->add_flag("--world-only", request->world_only,
-                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME], or "
-                    "schedule=FILE.csv alone");
-  command->add_option(
-      "--costs", request->costs,
+  command.add_flag("--world-only", request.world_only,
+                   "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME], or "
+                   "schedule=FILE.csv alone");
+  command.add_option(
+      "--costs", request.costs,
       "of a picture, what a rank takes for a microbatch: forward=1 backward_input=1 backward_weight=1; for "
       "all its units: gather=0 reduce=0; and transfer=0 norm=0 step=0, in one word or quoted; of CONFIG also a table "
       "FILE.toml, or the directory of a run with traces, in seconds");
   command
-      ->add_option("--hardware", request->hardware,
-                   "of a picture of CONFIG, costs modelled for a card that weft hardware lists")
+      .add_option("--hardware", request.hardware,
+                  "of a picture of CONFIG, costs modelled for a card that weft hardware lists")
       ->check(not_empty());
   command
-      ->add_option("--variant", request->variants,
-                   "one more picture on the page, with these words or keys changed: \"schedule=zbv chunks=2\"")
+      .add_option("--variant", request.variants,
+                  "one more picture on the page, with these words or keys changed: \"schedule=zbv chunks=2\"")
       ->allow_extra_args(false);
-  command->callback([command, request] { run_program(*command, *request); });
 }
 
 }  // namespace weft

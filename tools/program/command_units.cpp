@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -294,28 +293,33 @@ void print_owners(const Config& config, bool json) {
              parameters.size(), elements);
 }
 
+struct UnitsRequest {
+  std::string file;
+  bool json = false, owners = false;
+};
+
+void print_units(const CLI::App& command, const UnitsRequest& request) {
+  const Config given = read_config_given_to(command, request.file).config;
+  print_warnings(given, kept_whole_warnings(given));
+  warn_of_planned_card(given);
+  const ResolvedRun run(on_hardware(given));
+  if (request.owners) return print_owners(run.config(), request.json);
+  const auto rows = unit_rows(run);
+  for (const UnitRow& row : rows) {
+    const std::string warning = family_warning(row.unit.plan);
+    if (!warning.empty()) print_warnings(run.config(), {warning});
+  }
+  request.json ? print_json(rows) : print_text(rows);
+}
+
 }  // namespace
 
 void add_units_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("units", "shard units: parameters that travel together, where, and why");
-  const auto file = std::make_shared<std::string>();
-  const auto json = std::make_shared<bool>(false), owners = std::make_shared<bool>(false);
-  add_config_arguments(*command, *file)->required();
-  command->add_flag("--json", *json, "print one JSON document");
-  command->add_flag("--owners", *owners, "the owner of each row of every parameter instead of the units");
-  command->callback([command, file, json, owners] {
-    const Config given = read_config_given_to(*command, *file).config;
-    print_warnings(given, kept_whole_warnings(given));
-    warn_of_planned_card(given);
-    const ResolvedRun run(on_hardware(given));
-    if (*owners) return print_owners(run.config(), *json);
-    const auto rows = unit_rows(run);
-    for (const UnitRow& row : rows) {
-      const std::string warning = family_warning(row.unit.plan);
-      if (!warning.empty()) print_warnings(run.config(), {warning});
-    }
-    *json ? print_json(rows) : print_text(rows);
-  });
+  const auto [command, request] = add_command<UnitsRequest>(
+      program, "units", "shard units: parameters that travel together, where, and why", print_units);
+  add_config_arguments(command, request.file)->required();
+  command.add_flag("--json", request.json, "print one JSON document");
+  command.add_flag("--owners", request.owners, "the owner of each row of every parameter instead of the units");
 }
 
 }  // namespace weft

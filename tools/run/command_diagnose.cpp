@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <memory>
 #include <string>
 
 #include "tools/command/commands.h"
@@ -146,17 +145,15 @@ void diagnose_run(const DiagnoseRequest& request) {
 }  // namespace
 
 void add_diagnose_command(CLI::App& program) {
-  CLI::App* command =
-      program.add_subcommand("diagnose", "faults of a slow or large run by name, with evidence and the key to change");
-  const auto request = std::make_shared<DiagnoseRequest>();
-  command->add_option("RUN", request->run, "the run.directory of a run")->required();
+  const auto [command, request] = add_command<DiagnoseRequest>(
+      program, "diagnose", "faults of a slow or large run by name, with evidence and the key to change", diagnose_run);
+  command.add_option("RUN", request.run, "the run.directory of a run")->required();
   command
-      ->add_option("--hardware", request->hardware,
-                   "judge as if it ran on h100, h200 or cpu; otherwise as [hardware] and run.device say")
+      .add_option("--hardware", request.hardware,
+                  "judge as if it ran on h100, h200 or cpu; otherwise as [hardware] and run.device say")
       ->check(not_empty());
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->add_flag("--strict", request->strict, "leave with exit code 3 where something was found");
-  command->callback([request] { diagnose_run(*request); });
+  command.add_flag("--json", request.json, "print one JSON document");
+  command.add_flag("--strict", request.strict, "leave with exit code 3 where something was found");
 }
 
 }  // namespace weft

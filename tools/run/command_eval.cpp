@@ -68,74 +68,75 @@ void require_trained_window(const CheckpointReader& reader, const Config& config
       window_key, trained->second, own, own);
 }
 
+void evaluate_checkpoint(const CLI::App& command, const EvalArguments& arguments) {
+  if (arguments.files.empty() && !arguments.split) {
+    fail_request("weft eval: error: give --data and files, or --split for the part that data.split holds out");
+  }
+  const std::filesystem::path checkpoint = resolve_checkpoint(arguments.checkpoint).path;
+  Overrides more;
+  if (arguments.window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments.window));
+  // Rules ask for another balance or order where there is a capacity, or where documents are packed.
+  std::vector<std::string> keys = {"data.documents",
+                                   "data.order",
+                                   "model.moe.capacity_factor",
+                                   "model.moe.drop_policy",
+                                   "model.moe.pad_to_capacity",
+                                   "model.moe.aux_loss",
+                                   "model.moe.router_aux_loss_coef"};
+  if (arguments.split) keys.insert(keys.end(), {"data.train", "data.split"});
+  const Config config = read_config_of_checkpoint(command, checkpoint, more, keys);
+  if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
+  if (arguments.split) require_same_parts(CheckpointReader(checkpoint), config);
+  const bool speaks = first_rank_of_process(config) == 0;
+  std::optional<ProgressLine> progress;
+  if (speaks) progress.emplace();
+  const HeldOutLoss result =
+      evaluate(held_out_text(arguments, checkpoint, config), weights_of_checkpoint(checkpoint, config), {},
+               [&](std::int64_t done, std::int64_t all) {
+                 if (progress)
+                   progress->part(done, all, [&] { return fmt::format("{} of {} windows read", done, all); });
+               });
+  progress.reset();
+  if (!speaks) return;
+  if (!std::isfinite(result.loss))
+    fail("the loss is {}: there are weights of {} that are not finite", result.loss, checkpoint.string());
+  if (arguments.json) {
+    nlohmann::ordered_json json = as_json(result);
+    if (forces_balance(config.model)) json["forced_balance"] = true;
+    return fmt::print("{}\n", json.dump(2));
+  }
+  fmt::print("loss {:.6f} nats a token, perplexity {:.4f}{}\n", result.loss, result.perplexity(),
+             result.bytes > 0 ? fmt::format(", {:.6f} bits a byte", result.bits_per_byte()) : "");
+  fmt::print("{} tokens in {} windows of {}, {:.2f} s\n", result.tokens, result.windows,
+             config.training.sequence_length, result.seconds);
+}
+
 }  // namespace
 
 void add_eval_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("eval", "the loss of a trained model on held-out text");
-  const auto arguments = std::make_shared<EvalArguments>();
-  add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
+  const auto [command, arguments] =
+      add_command<EvalArguments>(program, "eval", "the loss of a trained model on held-out text", evaluate_checkpoint);
+  add_checkpoint_argument(command, "CHECKPOINT", arguments.checkpoint)->required();
   CLI::Option* data =
-      command->add_option("--data", arguments->files, "files of text, or of tokens that weft data tokenize wrote");
+      command.add_option("--data", arguments.files, "files of text, or of tokens that weft data tokenize wrote");
   command
-      ->add_flag("--split", arguments->split, "in place of files: the part of data.train for validation, by data.split")
+      .add_flag("--split", arguments.split, "in place of files: the part of data.train for validation, by data.split")
       ->excludes(data);
   command
-      ->add_option("--batches", arguments->batches,
-                   "global batches of training to read, of each file its part, as validation.batches; otherwise all")
+      .add_option("--batches", arguments.batches,
+                  "global batches of training to read, of each file its part, as validation.batches; otherwise all")
       ->check(positive());
-  command->add_option("--window", arguments->window, "tokens of a window, where they are not those of training")
+  command.add_option("--window", arguments.window, "tokens of a window, where they are not those of training")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
-  command->add_flag("--json", arguments->json, "print one JSON document");
-  command->allow_extras();
-  command->footer(
+  command.add_flag("--json", arguments.json, "print one JSON document");
+  command.allow_extras();
+  command.footer(
       "The data are read in windows of training.sequence_length, or of --window, in the order of the files. Every "
       "token\n"
       "but the first of a file is predicted once, from those before it in its window; a file's last window may be\n"
       "shorter and counts by its tokens. Any layout gives the same figures.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax, unless\n"
       "only training reads it.");
-  command->callback([command, arguments] {
-    if (arguments->files.empty() && !arguments->split) {
-      fail_request("weft eval: error: give --data and files, or --split for the part that data.split holds out");
-    }
-    const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
-    Overrides more;
-    if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
-    // Rules ask for another balance or order where there is a capacity, or where documents are packed.
-    std::vector<std::string> keys = {"data.documents",
-                                     "data.order",
-                                     "model.moe.capacity_factor",
-                                     "model.moe.drop_policy",
-                                     "model.moe.pad_to_capacity",
-                                     "model.moe.aux_loss",
-                                     "model.moe.router_aux_loss_coef"};
-    if (arguments->split) keys.insert(keys.end(), {"data.train", "data.split"});
-    const Config config = read_config_of_checkpoint(*command, checkpoint, more, keys);
-    if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
-    if (arguments->split) require_same_parts(CheckpointReader(checkpoint), config);
-    const bool speaks = first_rank_of_process(config) == 0;
-    std::optional<ProgressLine> progress;
-    if (speaks) progress.emplace();
-    const HeldOutLoss result =
-        evaluate(held_out_text(*arguments, checkpoint, config), weights_of_checkpoint(checkpoint, config), {},
-                 [&](std::int64_t done, std::int64_t all) {
-                   if (progress)
-                     progress->part(done, all, [&] { return fmt::format("{} of {} windows read", done, all); });
-                 });
-    progress.reset();
-    if (!speaks) return;
-    if (!std::isfinite(result.loss))
-      fail("the loss is {}: there are weights of {} that are not finite", result.loss, checkpoint.string());
-    if (arguments->json) {
-      nlohmann::ordered_json json = as_json(result);
-      if (forces_balance(config.model)) json["forced_balance"] = true;
-      return fmt::print("{}\n", json.dump(2));
-    }
-    fmt::print("loss {:.6f} nats a token, perplexity {:.4f}{}\n", result.loss, result.perplexity(),
-               result.bytes > 0 ? fmt::format(", {:.6f} bits a byte", result.bits_per_byte()) : "");
-    fmt::print("{} tokens in {} windows of {}, {:.2f} s\n", result.tokens, result.windows,
-               config.training.sequence_length, result.seconds);
-  });
 }
 
 }  // namespace weft

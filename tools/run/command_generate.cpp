@@ -82,16 +82,50 @@ void add_request_options(CLI::App& command, GenerationRequest& request) {
       ->allow_extra_args(false);
 }
 
+void generate_text(const CLI::App& command, GenerateArguments& arguments) {
+  GenerationRequest& request = arguments.request;
+  const std::filesystem::path checkpoint = resolve_checkpoint(arguments.checkpoint).path;
+  const Config config = read_config_of_checkpoint(command, checkpoint);
+  require_sound(request, config);
+  const std::int64_t trained = config.training.sequence_length;
+  const std::int64_t left = trained - std::ssize(prompt_tokens(open_vocabulary(config), request.prompt));
+  if (command.count("--max-tokens") == 0 && left > 0) request.max_tokens = std::min(request.max_tokens, left);
+  const bool speaks = first_rank_of_process(config) == 0;
+  if (speaks && request.max_tokens > left) {
+    say("weft: warning: the text may come to position {}; the model was trained on {}: {}\n",
+        trained - left + request.max_tokens, trained,
+        left > 0 ? fmt::format("--max-tokens {} stays within", left) : "give a shorter prompt");
+  }
+  // Bytes unchanged, with a line before each sample if there are several.
+  const bool prints = speaks && !arguments.json;
+  if (prints && request.samples > 1) write_title(0, request.samples);
+  const GenerationResult result = generate(config, request, weights_of_checkpoint(checkpoint, config),
+                                           [&](std::int64_t sample, std::string_view text) {
+                                             if (prints && sample == 0) write_bytes(text);
+                                           });
+  if (!speaks) return;
+  if (prints) write_rest(request, result);
+  if (arguments.json) {
+    nlohmann::ordered_json json = as_json(request, result);
+    if (forces_balance(config.model)) json["forced_balance"] = true;
+    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  }
+  // Redirected text has no newline at its end, and both streams may go to one file.
+  const bool within_line = prints && request.samples == 1 && isatty(STDOUT_FILENO) == 0;
+  say("{}prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", within_line ? "\n" : "", result.prompt_tokens,
+      result.prompt_seconds, result.tokens_per_second());
+}
+
 }  // namespace
 
 void add_generate_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("generate", "text from a trained model");
-  const auto arguments = std::make_shared<GenerateArguments>();
-  add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
-  add_request_options(*command, arguments->request);
-  command->add_flag("--json", arguments->json, "print one JSON document, at the end");
-  command->allow_extras();
-  command->footer(
+  const auto [command, arguments] =
+      add_command<GenerateArguments>(program, "generate", "text from a trained model", generate_text);
+  add_checkpoint_argument(command, "CHECKPOINT", arguments.checkpoint)->required();
+  add_request_options(command, arguments.request);
+  command.add_flag("--json", arguments.json, "print one JSON document, at the end");
+  command.allow_extras();
+  command.footer(
       "The text goes to standard output as it is made, without the prompt; figures go to standard error. Bytes that "
       "are\n"
       "not UTF-8 are replaced in the \"text\" of --json, and stand in its \"bytes\". Any layout but context "
@@ -99,39 +133,6 @@ void add_generate_command(CLI::App& program) {
       "makes the same text from the same seed.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax, unless\n"
       "only training reads it.");
-  command->callback([command, arguments] {
-    GenerationRequest& request = arguments->request;
-    const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
-    const Config config = read_config_of_checkpoint(*command, checkpoint);
-    require_sound(request, config);
-    const std::int64_t trained = config.training.sequence_length;
-    const std::int64_t left = trained - std::ssize(prompt_tokens(open_vocabulary(config), request.prompt));
-    if (command->count("--max-tokens") == 0 && left > 0) request.max_tokens = std::min(request.max_tokens, left);
-    const bool speaks = first_rank_of_process(config) == 0;
-    if (speaks && request.max_tokens > left) {
-      say("weft: warning: the text may come to position {}; the model was trained on {}: {}\n",
-          trained - left + request.max_tokens, trained,
-          left > 0 ? fmt::format("--max-tokens {} stays within", left) : "give a shorter prompt");
-    }
-    // Bytes unchanged, with a line before each sample if there are several.
-    const bool prints = speaks && !arguments->json;
-    if (prints && request.samples > 1) write_title(0, request.samples);
-    const GenerationResult result = generate(config, request, weights_of_checkpoint(checkpoint, config),
-                                             [&](std::int64_t sample, std::string_view text) {
-                                               if (prints && sample == 0) write_bytes(text);
-                                             });
-    if (!speaks) return;
-    if (prints) write_rest(request, result);
-    if (arguments->json) {
-      nlohmann::ordered_json json = as_json(request, result);
-      if (forces_balance(config.model)) json["forced_balance"] = true;
-      fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
-    }
-    // Redirected text has no newline at its end, and both streams may go to one file.
-    const bool within_line = prints && request.samples == 1 && isatty(STDOUT_FILENO) == 0;
-    say("{}prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", within_line ? "\n" : "", result.prompt_tokens,
-        result.prompt_seconds, result.tokens_per_second());
-  });
 }
 
 }  // namespace weft

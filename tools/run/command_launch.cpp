@@ -17,7 +17,6 @@
 #include <csignal>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -333,26 +332,26 @@ class Launch {
   bool told_refusal_ = false;
 };
 
+void launch_ranks(const LaunchRequest& request) {
+  if (const int code = Launch(request).wait_for_all(); code != 0) throw CLI::RuntimeError(code);
+}
+
 }  // namespace
 
 void add_launch_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("launch", "start ranks that are processes on this machine");
-  const auto request = std::make_shared<LaunchRequest>();
-  command->add_option("--ranks", request->ranks, "processes to start")->required()->check(CLI::Range(1, 4096));
+  const auto [command, request] =
+      add_command<LaunchRequest>(program, "launch", "start ranks that are processes on this machine", launch_ranks);
+  command.add_option("--ranks", request.ranks, "processes to start")->required()->check(CLI::Range(1, 4096));
   command
-      ->add_option("--ranks-per-device", request->ranks_per_device,
-                   "passed on as --run.ranks_per_device: ranks that share a GPU")
+      .add_option("--ranks-per-device", request.ranks_per_device,
+                  "passed on as --run.ranks_per_device: ranks that share a GPU")
       ->check(positive());
-  command->add_option("ARGUMENTS", request->arguments, "after --: what each rank runs, such as train CONFIG")
-      ->required();
-  command->footer(
+  command.add_option("ARGUMENTS", request.arguments, "after --: what each rank runs, such as train CONFIG")->required();
+  command.footer(
       "Ranks find their place in torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Standard output is that of\n"
       "rank 0; what others print comes to standard error, marked [rank N]. When one fails, the rest is ended within 5 "
       "s\n"
       "and its exit code returned. SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to all ranks.");
-  command->callback([request] {
-    if (const int code = Launch(*request).wait_for_all(); code != 0) throw CLI::RuntimeError(code);
-  });
 }
 
 }  // namespace weft

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -291,13 +290,19 @@ std::string receipt_text(const Json& receipt) {
   return text + aligned_text(table);
 }
 
+struct ReceiptRequest {
+  std::string run;
+  bool json = false;
+};
+
 // A value of a wrong type can only come from the summary. The text reads every value of a receipt by its type, so it is
 // written for --json too.
-std::string receipt_words(const RunOutputs& run, bool as_json) {
+void print_receipt(const ReceiptRequest& request) {
+  const RunOutputs run = read_run(request.run);
   try {
     const Json receipt = receipt_of(run);
     const std::string text = receipt_text(receipt);
-    return as_json ? receipt.dump() + "\n" : text;
+    fmt::print("{}", request.json ? receipt.dump() + "\n" : text);
   } catch (const Json::exception& error) {
     fail_request("weft receipt: error: {} is no summary of a run: {}", (run.directory / summary_file).string(),
                  error.what());
@@ -307,13 +312,11 @@ std::string receipt_words(const RunOutputs& run, bool as_json) {
 }  // namespace
 
 void add_receipt_command(CLI::App& program) {
-  CLI::App* command =
-      program.add_subcommand("receipt", "what a run was and what it took: model, layout, hashes, memory, steady steps");
-  const auto directory = std::make_shared<std::string>();
-  const auto json = std::make_shared<bool>(false);
-  command->add_option("RUN", *directory, "the run.directory of a run that has ended")->required();
-  command->add_flag("--json", *json, "print one JSON document");
-  command->callback([directory, json] { fmt::print("{}", receipt_words(read_run(*directory), *json)); });
+  const auto [command, request] = add_command<ReceiptRequest>(
+      program, "receipt", "what a run was and what it took: model, layout, hashes, memory, steady steps",
+      print_receipt);
+  command.add_option("RUN", request.run, "the run.directory of a run that has ended")->required();
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft

@@ -309,32 +309,27 @@ void write_costs(const CLI::App& command, const TraceCostsRequest& request) {
 }  // namespace
 
 void add_trace_sum_command(CLI::App& trace) {
-  CLI::App* command = trace.add_subcommand(
-      "sum", "spans added up by kind; percentages are of all spans, also of those side by side on lanes");
-  const auto request = std::make_shared<SumRequest>();
+  const auto [command, request] = add_command<SumRequest>(
+      trace, "sum", "spans added up by kind; percentages are of all spans, also of those side by side on lanes", sum);
   command
-      ->add_option(
-          "PATH", request->paths,
-          "a run's directory, a trace_rank<R>.json, or an export of Nsight Systems (.sqlite), of which kernels "
-          "are added up by the action that queued them")
+      .add_option("PATH", request.paths,
+                  "a run's directory, a trace_rank<R>.json, or an export of Nsight Systems (.sqlite), of which kernels "
+                  "are added up by the action that queued them")
       ->required();
   command
-      ->add_option("--by", request->by,
-                   "labels that tell spans apart: phase, family, part, stage, microbatch, step, lane, rank, name, "
-                   "kernel, work (inside experts: route, permute, exchange, products, combine, shared); several with "
-                   "commas")
+      .add_option("--by", request.by,
+                  "labels that tell spans apart: phase, family, part, stage, microbatch, step, lane, rank, name, "
+                  "kernel, work (inside experts: route, permute, exchange, products, combine, shared); several with "
+                  "commas")
       ->capture_default_str();
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->callback([request] { sum(*request); });
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 void add_trace_costs_command(CLI::App& trace) {
-  CLI::App* command =
-      trace.add_subcommand("costs", "measured seconds of each action, as a table for pipeline.costs and --costs");
-  const auto request = std::make_shared<TraceCostsRequest>();
-  command->add_option("RUN", request->run, "the directory of a run with traces, all of one machine")->required();
-  command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
-  command->callback([command, request] { write_costs(*command, *request); });
+  const auto [command, request] = add_command<TraceCostsRequest>(
+      trace, "costs", "measured seconds of each action, as a table for pipeline.costs and --costs", write_costs);
+  command.add_option("RUN", request.run, "the directory of a run with traces, all of one machine")->required();
+  command.add_option("--output", request.output, "write to this file instead of standard output")->check(writable());
 }
 
 }  // namespace weft

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <memory>
 #include <string>
 
 #include "parallel/runtime/error.h"
@@ -118,66 +117,69 @@ Profiling:
   reshard, reduce_grad and tie_grad <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch,
   bytes and step are their payload.)";
 
+void check_file(const CLI::App& command, const std::string& file) {
+  ResolvedConfig resolved;
+  list_named_faults(command, file, [&] {
+    resolved = read_config_given_to(command, file);
+    warn_of_training(resolved.config);
+  });
+  fmt::print("{}", resolved.annotated);
+  std::string verdict = "can be planned";
+  if (resolved.config.data.train.empty()) {
+    // A configuration for planning: every command that reads no text accepts it.
+    check_step(resolved.config);
+    say("weft: warning: data.train names no file: the configuration can be planned, not trained\n");
+  } else {
+    list_named_faults(command, file,
+                      [&] { require_room(command, file, resolved.config, said_hardware(resolved.config)); });
+    verdict = "can be trained: " + check_start(resolved).reading;
+  }
+  // A comment, so that the whole output is a run file.
+  fmt::print("\n# {}; {} ranks, {} parameters, {} keys said\n", verdict, resolved.config.parallelism.world(),
+             count_parameters(resolved.config.model).total, resolved.said.size());
+  // A missing GPU is only a warning, because a configuration may be checked on another machine than it runs on.
+  const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
+  if (reason) say("weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
+}
+
+void train_file(const CLI::App& command, const std::string& file, const std::string& command_line) {
+  // The set-up may last, and a GPU starts threads in it: none of them may take a signal.
+  RunSignals signals;
+  ResolvedConfig resolved;
+  list_named_faults(command, file, [&] {
+    resolved = read_config_given_to(command, file);
+    warn_of_training(resolved.config);
+    require_room(command, file, resolved.config, hardware_at_hand(resolved.config));
+  });
+  PatientOutput output(STDOUT_FILENO);
+  std::ostream out(&output);
+  Console console(out, isatty(STDOUT_FILENO) != 0);
+  const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
+                             [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
+  const TrainResult result =
+      train(resolved, {command_line, version_text(resolved.config.run.device)}, console, requests);
+  // Told by the console, if its reader has not gone.
+  if (!output.finish(requests.stop)) throw CLI::RuntimeError(failed_run);
+  // Not the exit code of a signal, after which schedulers give the same command again: it would stop there again.
+  if (!result.stopping_spike.empty()) fail("{}", result.stopping_spike);
+  if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
+}
+
 }  // namespace
 
 void add_check_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand(
-      "check", "print CONFIG with the origin of each value, and say all that would keep it from being trained");
-  const auto file = std::make_shared<std::string>();
-  add_config_arguments(*command, *file)->required();
-  command->callback([command, file] {
-    ResolvedConfig resolved;
-    list_named_faults(*command, *file, [&] {
-      resolved = read_config_given_to(*command, *file);
-      warn_of_training(resolved.config);
-    });
-    fmt::print("{}", resolved.annotated);
-    std::string verdict = "can be planned";
-    if (resolved.config.data.train.empty()) {
-      // A configuration for planning: every command that reads no text accepts it.
-      check_step(resolved.config);
-      say("weft: warning: data.train names no file: the configuration can be planned, not trained\n");
-    } else {
-      list_named_faults(*command, *file,
-                        [&] { require_room(*command, *file, resolved.config, said_hardware(resolved.config)); });
-      verdict = "can be trained: " + check_start(resolved).reading;
-    }
-    // A comment, so that the whole output is a run file.
-    fmt::print("\n# {}; {} ranks, {} parameters, {} keys said\n", verdict, resolved.config.parallelism.world(),
-               count_parameters(resolved.config.model).total, resolved.said.size());
-    // A missing GPU is only a warning, because a configuration may be checked on another machine than it runs on.
-    const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
-    if (reason) say("weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
-  });
+  const auto [command, file] = add_command<std::string>(
+      program, "check", "print CONFIG with the origin of each value, and say all that would keep it from being trained",
+      check_file);
+  add_config_arguments(command, file)->required();
 }
 
 void add_train_command(CLI::App& program, const std::string& command_line) {
-  CLI::App* command = program.add_subcommand("train", "run CONFIG; leaves metrics and a summary in run.directory");
-  const auto file = std::make_shared<std::string>();
-  add_config_arguments(*command, *file)->required();
-  command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
-  command->callback([command, file, command_line] {
-    // The set-up may last, and a GPU starts threads in it: none of them may take a signal.
-    RunSignals signals;
-    ResolvedConfig resolved;
-    list_named_faults(*command, *file, [&] {
-      resolved = read_config_given_to(*command, *file);
-      warn_of_training(resolved.config);
-      require_room(*command, *file, resolved.config, hardware_at_hand(resolved.config));
-    });
-    PatientOutput output(STDOUT_FILENO);
-    std::ostream out(&output);
-    Console console(out, isatty(STDOUT_FILENO) != 0);
-    const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
-                               [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
-    const TrainResult result =
-        train(resolved, {command_line, version_text(resolved.config.run.device)}, console, requests);
-    // Told by the console, if its reader has not gone.
-    if (!output.finish(requests.stop)) throw CLI::RuntimeError(failed_run);
-    // Not the exit code of a signal, after which schedulers give the same command again: it would stop there again.
-    if (!result.stopping_spike.empty()) fail("{}", result.stopping_spike);
-    if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
-  });
+  const auto [command, file] = add_command<std::string>(
+      program, "train", "run CONFIG; leaves metrics and a summary in run.directory",
+      [command_line](const CLI::App& given, const std::string& config) { train_file(given, config, command_line); });
+  add_config_arguments(command, file)->required();
+  command.footer(command.get_footer() + "\n" + signals_help + "\n" + profiling_help);
 }
 
 }  // namespace weft

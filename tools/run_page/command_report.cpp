@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -157,29 +156,28 @@ void report(const CLI::App& command, const ReportRequest& request) {
 }  // namespace
 
 void add_report_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("report", "runs as one HTML page: curves, memory, experts, steps, keys");
-  const auto request = std::make_shared<ReportRequest>();
-  command->add_option("RUN", request->runs, "the run.directory of a run; several are compared")->required();
-  command->add_option("--output", request->output,
-                      "write to this file, of which an earlier page is replaced; without it the page goes to standard "
-                      "output, which may be no terminal");
-  GenerationRequest& generation = request->generation;
+  const auto [command, request] = add_command<ReportRequest>(
+      program, "report", "runs as one HTML page: curves, memory, experts, steps, keys", report);
+  command.add_option("RUN", request.runs, "the run.directory of a run; several are compared")->required();
+  command.add_option("--output", request.output,
+                     "write to this file, of which an earlier page is replaced; without it the page goes to standard "
+                     "output, which may be no terminal");
+  GenerationRequest& generation = request.generation;
   command
-      ->add_option("--samples", generation.samples,
-                   "texts to make from each checkpoint of the runs, which takes a start of the model each; needs "
-                   "--prompt")
+      .add_option("--samples", generation.samples,
+                  "texts to make from each checkpoint of the runs, which takes a start of the model each; needs "
+                  "--prompt")
       ->check(not_negative())
       ->capture_default_str();
-  command->add_option("--prompt", generation.prompt, "beginning of the texts");
-  command->add_option("--max-tokens", generation.max_tokens, "new tokens of a text, at most")->capture_default_str();
-  command->add_option("--temperature", generation.sampling.temperature, "as of weft generate")->capture_default_str();
-  command->add_option("--seed", generation.sampling.seed, "as of weft generate")->check(seed())->capture_default_str();
-  command->allow_extras();
-  command->footer(
+  command.add_option("--prompt", generation.prompt, "beginning of the texts");
+  command.add_option("--max-tokens", generation.max_tokens, "new tokens of a text, at most")->capture_default_str();
+  command.add_option("--temperature", generation.sampling.temperature, "as of weft generate")->capture_default_str();
+  command.add_option("--seed", generation.sampling.seed, "as of weft generate")->check(seed())->capture_default_str();
+  command.allow_extras();
+  command.footer(
       "The page needs no other file and no network. With --samples, any key of a checkpoint's config.toml can be "
       "given\n"
       "as --section.key=value, for another layout or device than that of the run.");
-  command->callback([command, request] { report(*command, *request); });
 }
 
 }  // namespace weft

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -245,28 +244,26 @@ void run_walk(const CLI::App& command, const WalkRequest& request) {
 }  // namespace
 
 void add_walk_command(CLI::App& program) {
-  CLI::App* command =
-      program.add_subcommand("walk", "gathers, computations, frees and reductions of one rank in a step, line by line");
-  const auto request = std::make_shared<WalkRequest>();
-  CLI::Option* config = add_config_arguments(*command, request->file);
+  const auto [command, request] = add_command<WalkRequest>(
+      program, "walk", "gathers, computations, frees and reductions of one rank in a step, line by line", run_walk);
+  CLI::Option* config = add_config_arguments(command, request.file);
   config->description("TOML file that describes the run; without it a toy model is walked");
   command
-      ->add_option(
-          "--strategy", request->strategies,
+      .add_option(
+          "--strategy", request.strategies,
           "full_shard, shard_grad_op, optimizer, no_shard, hybrid, \"island N\" or all; several times. By itself "
           "all of the toy, and CONFIG as it is")
       ->allow_extra_args(false);
-  command->add_option("--ranks", request->ranks, "of the toy, or the world that CONFIG must have");
+  command.add_option("--ranks", request.ranks, "of the toy, or the world that CONFIG must have");
   const auto of_the_toy = [&](CLI::Option* option) { option->excludes(config); };
-  of_the_toy(command->add_option("--blocks", request->toy.blocks, "of the toy")->capture_default_str());
-  of_the_toy(command->add_option("--hidden", request->toy.hidden, "of the toy")->capture_default_str());
-  of_the_toy(command->add_option("--microbatches", request->toy.microbatches, "of the toy")->capture_default_str());
-  of_the_toy(command->add_flag("--moe", request->toy.moe, "every second block of the toy has experts"));
-  command->add_option("--rank", request->rank, "pipeline rank whose list is walked")->capture_default_str();
-  command->add_flag("--segments", request->segments, "a line for each part of a block");
-  command->add_flag("--summary", request->summary, "only the comparison of strategies");
-  command->add_flag("--json", request->json, "print one JSON document");
-  command->callback([command, request] { run_walk(*command, *request); });
+  of_the_toy(command.add_option("--blocks", request.toy.blocks, "of the toy")->capture_default_str());
+  of_the_toy(command.add_option("--hidden", request.toy.hidden, "of the toy")->capture_default_str());
+  of_the_toy(command.add_option("--microbatches", request.toy.microbatches, "of the toy")->capture_default_str());
+  of_the_toy(command.add_flag("--moe", request.toy.moe, "every second block of the toy has experts"));
+  command.add_option("--rank", request.rank, "pipeline rank whose list is walked")->capture_default_str();
+  command.add_flag("--segments", request.segments, "a line for each part of a block");
+  command.add_flag("--summary", request.summary, "only the comparison of strategies");
+  command.add_flag("--json", request.json, "print one JSON document");
 }
 
 }  // namespace weft
