@@ -60,15 +60,29 @@ void change_policies(Config& config, const std::function<void(ShardPolicy&)>& ch
   for (auto& [family, policy] : config.shard_by_family) change(policy);
 }
 
-std::optional<ProgramFigures> figures_of(const Config& config) {
-  std::optional<ProgramFigures> figures;
-  refusal_of([&] { figures = program_figures(ResolvedRun(config)); });
-  return figures;
+std::optional<Alternative> alternative_of(const RunEvidence& evidence, const Config& config) {
+  std::optional<Alternative> found;
+  refusal_of([&] { found = {program_figures(ResolvedRun(config))}; });
+  if (!found) return found;
+  const std::int64_t more = found->bytes_more = found->peak_bytes - evidence.program.peak_bytes;
+  const auto headroom = evidence.headroom_bytes();
+  if (more <= 0) {
+    found->memory = fmt::format("{} bytes less than now", -more);
+  } else if (headroom) {
+    found->fits = more <= *headroom;
+    found->memory = fmt::format("{} bytes more, of {} that are free", more, *headroom);
+  } else {
+    found->fits = std::nullopt;
+    found->memory = fmt::format("{} bytes more; whether they are there is not known: hardware.memory is not set", more);
+  }
+  return found;
 }
 
-std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change) {
+std::optional<Alternative> alternative_with(const RunEvidence& evidence,
+                                            const std::function<void(ShardPolicy&)>& change) {
+  Config config = evidence.config();
   change_policies(config, change);
-  return figures_of(config);
+  return alternative_of(evidence, config);
 }
 
 std::string policy_setting(const RunEvidence& evidence, std::string_view key,
@@ -98,11 +112,10 @@ std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardwar
   return std::nullopt;
 }
 
-std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
-                                           std::string_view words) {
-  const std::int64_t bytes = evidence.program.peak_bytes - alternative.peak_bytes;
-  if (bytes <= 0) return std::nullopt;
-  return MemoryCost{bytes, Basis::predicted, fmt::format("the peak {} is {} bytes", words, alternative.peak_bytes)};
+std::optional<MemoryCost> predicted_excess(const Alternative& alternative, std::string_view words) {
+  if (alternative.bytes_more >= 0) return std::nullopt;
+  return MemoryCost{-alternative.bytes_more, Basis::predicted,
+                    fmt::format("the peak {} is {} bytes", words, alternative.peak_bytes)};
 }
 
 StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& alternative) {
@@ -113,25 +126,9 @@ StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& alter
           fmt::format("latencies and bytes on the links of {}, one call after the other", evidence.hardware.name)};
 }
 
-std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more) {
-  if (bytes_more <= 0) return true;
-  const auto headroom = evidence.headroom_bytes();
-  if (!headroom) return std::nullopt;
-  return bytes_more <= *headroom;
-}
-
-std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more) {
-  if (bytes_more <= 0) return fmt::format("{} bytes less than now", -bytes_more);
-  const auto headroom = evidence.headroom_bytes();
-  if (!headroom) {
-    return fmt::format("{} bytes more; whether they are there is not known: hardware.memory is not set", bytes_more);
-  }
-  return fmt::format("{} bytes more, of {} that are free", bytes_more, *headroom);
-}
-
-EvidenceLine memory_line(const RunEvidence& evidence, std::string_view what, std::int64_t bytes_more) {
+EvidenceLine memory_line(const RunEvidence& evidence, std::string_view what, const Alternative& alternative) {
   return {"memory of the fullest rank", fmt::format("{} bytes", evidence.peak_bytes()),
-          fmt::format("{} takes {}", what, memory_text(evidence, bytes_more)), metrics_file};
+          fmt::format("{} takes {}", what, alternative.memory), metrics_file};
 }
 
 }  // namespace weft

@@ -19,10 +19,19 @@ void compute_in_16_bits(Config& config);
 // Changes the default policy and the policy of every family.
 void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change);
 
-// The figures of a configuration, resolved anew; absent if it is refused.
-std::optional<ProgramFigures> figures_of(const Config& config);
-// The same after a change of all policies.
-std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change);
+// The figures of another configuration beside those of the run.
+struct Alternative : ProgramFigures {
+  // Of the fullest rank's predicted peak, beyond that of the run; negative where it takes less.
+  std::int64_t bytes_more = 0;
+  // Whether so many more bytes fit beside the measured peak. Absent if the memory of a rank is unknown.
+  std::optional<bool> fits = true;
+  std::string memory = {};  // the same in words
+};
+// The configuration is resolved anew; absent if it is refused.
+std::optional<Alternative> alternative_of(const RunEvidence& evidence, const Config& config);
+// The configuration of the run after a change of all policies.
+std::optional<Alternative> alternative_with(const RunEvidence& evidence,
+                                            const std::function<void(ShardPolicy&)>& change);
 
 // The settings of a key of [shard] with a value for which `holds` is true, of families that read the key. These are the
 // keys of families with a value written for themselves, after "shard.KEY" if another of the families inherits it. Empty
@@ -38,19 +47,13 @@ std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardwar
 
 // Predicted peak of the run minus that of the alternative; `words` name the alternative. Absent if the difference is
 // not positive.
-std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
-                                           std::string_view words);
+std::optional<MemoryCost> predicted_excess(const Alternative& alternative, std::string_view words);
 
 // Seconds that the links of a rank would be busy less with the exchange of the alternative, with calls one after the
 // other.
 StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& alternative);
 
-// Whether so many more bytes fit beside the measured peak; true for a negative number. Absent if the memory of a rank
-// is unknown.
-std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more);
-// The same in words.
-std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more);
 // The measured memory beside what the alternative takes: "`what` takes ...".
-EvidenceLine memory_line(const RunEvidence& evidence, std::string_view what, std::int64_t bytes_more);
+EvidenceLine memory_line(const RunEvidence& evidence, std::string_view what, const Alternative& alternative);
 
 }  // namespace weft

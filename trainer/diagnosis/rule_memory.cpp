@@ -181,25 +181,24 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
 RuleVerdict check_host_memory(const RunEvidence& evidence) {
   Config config = evidence.config();
   std::vector<SettingChange> changes;
-  std::int64_t taken = 0;  // bytes more than now, with these changes
+  std::optional<Alternative> kept;  // with these changes
   std::string refused;
   for (const OffloadKey& key : offload_keys) {
     Config changed = config;
     if (std::exchange(key.fraction(changed), 0.0) == 0.0) continue;
-    const auto figures = figures_of(changed);
-    if (!figures) continue;
-    const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
-    if (fits(evidence, more).value_or(false)) {
+    const auto other = alternative_of(evidence, changed);
+    if (!other) continue;
+    if (other->fits.value_or(false)) {
       config = changed;
-      taken = more;
+      kept = other;
       changes.push_back({key.path, "0.0"});
     } else {
-      refused = fmt::format("{} = 0.0 takes {}", key.path, memory_text(evidence, more));
+      refused = fmt::format("{} = 0.0 takes {}", key.path, other->memory);
     }
   }
-  if (changes.empty()) return refused.empty() ? RuleVerdict::silent() : RuleVerdict::silent("{}", refused);
+  if (!kept) return refused.empty() ? RuleVerdict::silent() : RuleVerdict::silent("{}", refused);
   DiagnosedFault finding{.sentence = "the device has room for what waits in host memory and is copied in every step"};
-  finding.evidence = {memory_line(evidence, "keeping it on the device", taken)};
+  finding.evidence = {memory_line(evidence, "keeping it on the device", *kept)};
   finding.changes = std::move(changes);
   return RuleVerdict::found(std::move(finding));
 }

@@ -56,14 +56,12 @@ void free_ends(const Config& config, DiagnosedFault& finding) {
   if (config.pipeline.last_stage_blocks) finding.changes.push_back({"pipeline.last_stage_blocks", "\"auto\""});
 }
 
-// Bytes more than now of the run with this layout; absent if it is refused.
-std::optional<std::int64_t> bytes_of_layout(const RunEvidence& evidence, const std::string& layout) {
+// The run with this layout; absent if it is refused.
+std::optional<Alternative> with_layout(const RunEvidence& evidence, const std::string& layout) {
   Config config = evidence.config();
   config.pipeline.layout = layout;
   config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
-  const auto figures = figures_of(config);
-  if (!figures) return std::nullopt;
-  return figures->peak_bytes - evidence.program.peak_bytes;
+  return alternative_of(evidence, config);
 }
 
 // Seconds that the slowest pipeline rank computes more than the mean; without traces the share `more` of the modelled
@@ -128,11 +126,10 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
     return RuleVerdict::silent("{:.2f} of the mean by {}, {:.2f} by the clock", modelled, measure, times->imbalance);
   }
   if (!by_model && !by_clock) return RuleVerdict::silent();
-  const auto more = by_model ? bytes_of_layout(evidence, even.layout) : std::nullopt;
-  const std::int64_t bytes = more.value_or(0);
-  if (more && !fits(evidence, bytes).value_or(true)) {
+  const auto other = by_model ? with_layout(evidence, even.layout) : std::nullopt;
+  if (other && !other->fits.value_or(true)) {
     return RuleVerdict::silent("{:.2f} of the mean by {}, and layout \"{}\" would not fit: it takes {}", modelled,
-                               measure, even.layout, memory_text(evidence, bytes));
+                               measure, even.layout, other->memory);
   }
   DiagnosedFault finding;
   finding.step = slowest_stage_cost(evidence, times, modelled - best);
@@ -145,7 +142,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   finding.evidence.push_back({fmt::format("{} of the most loaded pipeline rank over the mean", measure),
                               fmt::format("{:.2f} with layout \"{}\"", modelled, run.layout),
                               fmt::format("{:.2f} with \"{}\"", best, even.layout), "config.toml", Basis::predicted});
-  if (more) finding.evidence.push_back(memory_line(evidence, "that layout", bytes));
+  if (other) finding.evidence.push_back(memory_line(evidence, "that layout", *other));
   if (by_model) {
     finding.sentence =
         fmt::format("the pipeline waits for one rank: it has {:.2f} times the mean's {}", modelled, measure);

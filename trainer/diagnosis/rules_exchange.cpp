@@ -70,23 +70,21 @@ Config repaired(const RunEvidence& evidence) {
     if (config.stages() > 1) change_policies(config, keep_parameters);
   }
   if (const auto hybrid = hybrid_of(config, evidence.hardware)) {
-    const auto figures = figures_of(*hybrid);
-    if (figures && fits(evidence, figures->peak_bytes - evidence.program.peak_bytes).value_or(true)) return *hybrid;
+    const auto other = alternative_of(evidence, *hybrid);
+    if (other && other->fits.value_or(true)) return *hybrid;
   }
   return config;
 }
 
-// Bytes more than now of the run with these batches. Absent if they are refused, or if their program is too long to be
-// compiled beside a diagnosis.
-std::optional<std::int64_t> bytes_of_batch(const RunEvidence& evidence, std::int64_t batch, std::int64_t microbatch) {
+// The run with these batches. Absent if they are refused, or if their program is too long to be compiled beside a
+// diagnosis.
+std::optional<Alternative> with_batch(const RunEvidence& evidence, std::int64_t batch, std::int64_t microbatch) {
   constexpr std::int64_t most_microbatches = 1024;
   Config config = evidence.config();
   config.training.global_batch_size = batch;
   config.training.microbatch_size = microbatch;
   if (config.microbatches() > most_microbatches) return std::nullopt;
-  const auto figures = figures_of(config);
-  if (!figures) return std::nullopt;
-  return figures->peak_bytes - evidence.program.peak_bytes;
+  return alternative_of(evidence, config);
 }
 
 }  // namespace
@@ -100,12 +98,10 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   if (calls == 0) return RuleVerdict::silent("no gradient is reduced between ranks");
   if (is_solved(config)) return RuleVerdict::silent("reductions are solved for under shard.memory_budget");
   if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
-  const auto deferred = figures_with(config, defer_reductions);
+  const auto deferred = alternative_with(evidence, defer_reductions);
   if (!deferred) return RuleVerdict::silent();
   const std::int64_t least = reducing_calls(deferred->exchange);
   if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return RuleVerdict::silent();
-  const std::int64_t more = deferred->peak_bytes - evidence.program.peak_bytes;
-  const auto fit = fits(evidence, more);
   // If Weft chooses the reduction, gradients stay unreduced only in memory that is known to be free.
   const bool left_open = std::ranges::any_of(config.shard_by_family,
                                              [](const auto& entry) { return leaves_reduction_open(entry.second); });
@@ -113,11 +109,11 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
     return RuleVerdict::silent(
         "{} reducing calls, as full_shard promises where nothing says what memory a "
         "rank has; gradients that wait take {}",
-        calls, memory_text(evidence, more));
+        calls, deferred->memory);
   }
-  if (!fit.value_or(true)) {
+  if (!deferred->fits.value_or(true)) {
     return RuleVerdict::silent("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
-                               memory_text(evidence, more));
+                               deferred->memory);
   }
   DiagnosedFault finding{
       .sentence = fmt::format("gradients are reduced {:.1f} times a step, though they could wait for the "
@@ -127,7 +123,7 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   finding.step = waiting_cost(evidence, again, "reductions before a unit's last", saved_on_links(evidence, *deferred));
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), "config.toml", Basis::predicted},
-                      memory_line(evidence, "waiting", more)};
+                      memory_line(evidence, "waiting", *deferred)};
   finding.changes = deferring_changes(evidence);
   return RuleVerdict::found(std::move(finding));
 }
@@ -144,7 +140,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   if (egress == 0.0) return RuleVerdict::silent("no shard leaves a node of {} ranks", hardware.node_ranks());
   const auto hybrid = hybrid_of(config, hardware);
   if (!hybrid) return RuleVerdict::silent("shard groups stay in their nodes, or no hybrid's would");
-  const auto figures = figures_of(*hybrid);
+  const auto figures = alternative_of(evidence, *hybrid);
   if (!figures) return RuleVerdict::silent();
   const double other = node_egress_bytes(figures->exchange, Mesh(hybrid->parallelism), hardware);
   if (egress < pays * other) return RuleVerdict::silent();
@@ -155,10 +151,9 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
                                seconds, compute);
   }
   if (const auto why = hidden(evidence)) return RuleVerdict::silent("{}", *why);
-  const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
-  if (!fits(evidence, more).value_or(true)) {
+  if (!figures->fits.value_or(true)) {
     return RuleVerdict::silent("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
-                               egress / other, memory_text(evidence, more));
+                               egress / other, figures->memory);
   }
   DiagnosedFault finding{.sentence =
                              fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
@@ -176,7 +171,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
       {"seconds that takes",
        fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second.value),
        fmt::format("{:.3g} of computation to hide it, modelled", compute), std::string(hardware.name), Basis::modelled},
-      memory_line(evidence, "hybrid sharding", more)};
+      memory_line(evidence, "hybrid sharding", *figures)};
   finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
                      {"parallelism.data_shard", fmt::format("{}", hybrid->parallelism.data_shard)}};
   return RuleVerdict::found(std::move(finding));
@@ -190,7 +185,7 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   if (exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) == 0.0)
     return RuleVerdict::silent("ranks share no parameters");
   const Config best = repaired(evidence);
-  const auto figures = figures_of(best);
+  const auto figures = alternative_of(evidence, best);
   if (!figures) return RuleVerdict::silent();
   const RunHardware hardware = run_hardware(config, evidence.hardware_name, best.precision_of(Family::dense).compute);
   const double exchange = exchange_seconds(figures->exchange, Mesh(best.parallelism), hardware);
@@ -205,11 +200,11 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   const bool each_gathers = figures->gathers > figures->gathered_units;
   const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;
   const auto microbatch = (each_gathers ? static_cast<std::int64_t>(times) : 1) * config.training.microbatch_size;
-  const auto more = bytes_of_batch(evidence, batch, microbatch);
-  if (more && !fits(evidence, *more).value_or(true)) {
+  const auto larger = with_batch(evidence, batch, microbatch);
+  if (larger && !larger->fits.value_or(true)) {
     return RuleVerdict::silent(
         "{:.0f} tokens of a rank do not hide the exchange, and {:.0f} times as many do not fit: {}", tokens, times,
-        memory_text(evidence, *more));
+        larger->memory);
   }
   DiagnosedFault finding{
       .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
@@ -223,7 +218,7 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
        fmt::format("{:.3g}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
        fmt::format("{:.3g} with all that can be spared, against {:.3g} of computation, modelled", exchange, compute),
        std::string(hardware.name), Basis::modelled}};
-  if (more) finding.evidence.push_back(memory_line(evidence, "the larger batch", *more));
+  if (larger) finding.evidence.push_back(memory_line(evidence, "the larger batch", *larger));
   finding.changes = {{"training.global_batch_size", fmt::format("{}", batch)}};
   if (each_gathers) {
     finding.changes.push_back(

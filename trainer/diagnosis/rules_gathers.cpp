@@ -41,7 +41,7 @@ std::string names_of(const std::vector<WholeStageUnit>& units) {
 }
 
 // A solved timing fills its budget for any units, so its peak carries no information about them.
-void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_block, DiagnosedFault& finding) {
+void add_smaller_units(const RunEvidence& evidence, const Alternative& by_block, DiagnosedFault& finding) {
   finding.evidence.push_back({"gathers of a step, all ranks", fmt::format("{}", evidence.measured.gathers),
                               fmt::format("{} by block", by_block.gathers), metrics_file});
   finding.evidence.push_back({"full parameters at the fullest rank's peak",
@@ -49,7 +49,7 @@ void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_blo
                               fmt::format("the whole peak is predicted as {} bytes, and {} by block",
                                           evidence.program.peak_bytes, by_block.peak_bytes),
                               metrics_file});
-  if (!is_solved(evidence.config())) finding.memory = predicted_excess(evidence, by_block, "with units by block");
+  if (!is_solved(evidence.config())) finding.memory = predicted_excess(by_block, "with units by block");
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
                                                  names_of(whole))};
   finding.evidence = {{fmt::format("bytes of a gather of {}", largest.name), fmt::format("{}", largest.bytes),
                        fmt::format("a unit for each of {} blocks", largest.blocks), "config.toml", Basis::predicted}};
-  const auto by_block = figures_with(config, [](ShardPolicy& policy) { policy.wrap = {}; });
+  const auto by_block = alternative_with(evidence, [](ShardPolicy& policy) { policy.wrap = {}; });
   if (by_block) add_smaller_units(evidence, *by_block, finding);
   // If lanes take turns, no gather runs beside computation, for any units.
   const auto of_whole = [&](const TracedExchange& exchange) {
@@ -98,20 +98,17 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   const Config& config = evidence.config();
   if (is_solved(config)) return RuleVerdict::silent("gathers are solved for under shard.memory_budget");
   if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
-  const auto kept = figures_with(config, keep_parameters);
+  const auto kept = alternative_with(evidence, keep_parameters);
   const auto gathers = evidence.measured.gathers;
   if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers))
     return RuleVerdict::silent();
-  const std::int64_t more = kept->peak_bytes - evidence.program.peak_bytes;
-  const auto fit = fits(evidence, more);
   // Sharding exists to drop parameters, so only memory known to be free speaks for keeping them.
-  if (!fit.has_value()) {
+  if (!kept->fits.has_value()) {
     return RuleVerdict::silent("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
-                               memory_text(evidence, more));
+                               kept->memory);
   }
-  if (!*fit) {
-    return RuleVerdict::silent("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
-                               memory_text(evidence, more));
+  if (!*kept->fits) {
+    return RuleVerdict::silent("{} gathers, and keeping parameters would not fit: it takes {}", gathers, kept->memory);
   }
   DiagnosedFault finding{.sentence =
                              fmt::format("parameters are gathered again for every use, though they could stay between "
@@ -124,7 +121,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
        fmt::format("{} for {} units under residency \"step\"", kept->gathers, kept->gathered_units), metrics_file},
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{}", kept->gather_bytes), metrics_file},
-      memory_line(evidence, "keeping", more)};
+      memory_line(evidence, "keeping", *kept)};
   finding.changes = {{policy_setting(evidence, "residency",
                                      [](const ShardPolicy& policy) {
                                        return policy.residency.kind != Residency::step ||
@@ -151,14 +148,13 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
                                    : static_cast<double>(evidence.measured.gather_bytes) / static_cast<double>(gathers);
   if (payload >= needed) return RuleVerdict::silent();
   const WrapPolicy wrap{WrapKind::minimum_bytes, static_cast<std::int64_t>(std::nearbyint(needed))};
-  const auto merged = figures_with(evidence.config(), [&](ShardPolicy& policy) { policy.wrap = wrap; });
+  const auto merged = alternative_with(evidence, [&](ShardPolicy& policy) { policy.wrap = wrap; });
   if (!merged || 3 * merged->gathers > 2 * gathers) {
     return RuleVerdict::silent("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload);
   }
-  const std::int64_t more = merged->peak_bytes - evidence.program.peak_bytes;
-  if (!fits(evidence, more).value_or(true)) {
+  if (!merged->fits.value_or(true)) {
     return RuleVerdict::silent("units are small ({:.0f} bytes), and merging them would not fit: it takes {}", payload,
-                               memory_text(evidence, more));
+                               merged->memory);
   }
   const LinkCost link = gather_link(evidence);
   DiagnosedFault finding{.sentence = "a gather moves less than its link does within its latency"};
@@ -173,7 +169,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
        has_trace ? "trace_rank*.json" : metrics_file},
       {"gathers of a step, all ranks", fmt::format("{}", gathers), fmt::format("{} when merged", merged->gathers),
        metrics_file},
-      memory_line(evidence, "merging", more)};
+      memory_line(evidence, "merging", *merged)};
   finding.changes = {
       {policy_setting(evidence, "wrap", [](const ShardPolicy&) { return true; }), "\"" + to_string(wrap) + "\""}};
   return RuleVerdict::found(std::move(finding));
@@ -194,9 +190,9 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
        fmt::format("{:.0f}", 2.0 * elements), metrics_file}};
   Config config = evidence.config();
   compute_in_16_bits(config);
-  if (const auto narrow = figures_of(config)) {
+  if (const auto narrow = alternative_of(evidence, config)) {
     finding.step = waiting_cost(evidence, &TracedExchange::gathers, "gathers", saved_on_links(evidence, *narrow));
-    finding.memory = predicted_excess(evidence, *narrow, "in 16 bits");
+    finding.memory = predicted_excess(*narrow, "in 16 bits");
   }
   const bool on_cpu = evidence.config().run.device == DeviceKind::cpu;
   finding.changes = {{float32_setting(evidence), "\"bfloat16\"",
@@ -216,7 +212,7 @@ RuleVerdict check_lookahead(const RunEvidence& evidence) {
   const ProgramFigures& program = evidence.program;
   if (4 * program.late_gathers <= program.gathers) return RuleVerdict::silent();
   const auto ahead =
-      figures_with(evidence.config(), [](ShardPolicy& policy) { policy.lookahead = std::max(policy.lookahead, 1); });
+      alternative_with(evidence, [](ShardPolicy& policy) { policy.lookahead = std::max(policy.lookahead, 1); });
   if (!ahead || 2 * ahead->late_gathers >= program.late_gathers) return RuleVerdict::silent();
   const auto late = [](const TracedExchange& exchange) { return exchange.late; };
   const auto wait = most_waiting(evidence, late);
