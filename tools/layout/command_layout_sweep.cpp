@@ -63,7 +63,7 @@ std::vector<Same> ranked(const Sweep& sweep) {
   return results;
 }
 
-std::vector<std::string> labels_of(const std::vector<Same>& results) {
+std::vector<std::string> sweep_labels(const std::vector<Same>& results) {
   std::vector<std::vector<std::string>> values;
   for (const Same& same : results) {
     values.push_back({chunks_text(*same.point), same.point->forecast.layout, same.residency(),
@@ -134,7 +134,7 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, con
 std::string sweep_svg(const Sweep& sweep, const std::string& title, bool unit_time) {
   ParetoPicture picture{.title = title, .unit_time = unit_time};
   const std::vector<Same> results = ranked(sweep);
-  const std::vector<std::string> labels = labels_of(results);
+  const std::vector<std::string> labels = sweep_labels(results);
   for (const Same& same : results) {
     const SweepPoint* point = same.point;
     const StepForecast& forecast = point->forecast;

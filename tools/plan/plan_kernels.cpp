@@ -21,6 +21,7 @@
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/diagnosis/trace_sum.h"
 #include "trainer/planning/kernel_plan.h"
 
 namespace weft {
@@ -50,12 +51,10 @@ std::pair<std::string, std::string> part_and_phase(std::string_view range) {
     const std::string_view part = range.substr(space + 1);
     return {std::string(part.substr(0, part.find(' '))), std::string(computation_name(*phase))};
   }
-  if (word == "unshard" || word == "reshard") return {"units", "gather"};
-  if (word == "reduce_grad" || word == "scatter_grad" || word == "tie_grad" || word == "wait_reduce") {
-    return {"units", "reduce"};
-  }
-  if (word == "optimizer" || word == "grad_norm") return {"step", "update"};
-  return {"step", "step"};
+  const std::string_view kind = labels_of(range).phase;
+  if (kind == "gather" || kind == "reshard") return {"units", "gather"};
+  if (kind == "reduce") return {"units", "reduce"};
+  return {"step", kind == "update" ? "update" : "step"};
 }
 
 double number_in(std::string_view text, const std::string& file, int line) {

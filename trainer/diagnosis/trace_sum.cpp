@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -56,36 +57,23 @@ TimedSpan timed_span(int rank, const TraceSpan& span) {
           .seconds = span.end - span.begin};
 }
 
-std::string optional_text(const std::optional<std::int64_t>& number) {
-  return number ? fmt::format("{}", *number) : "-";
-}
-
-std::string label_of(const TimedSpan& span, const ActionLabels& action, TraceKey key) {
-  switch (key) {
-    case TraceKey::phase:
-      return span.lane == "host" ? span.lane : std::string(action.phase);
-    case TraceKey::family:
-      return std::string(action.family);
-    case TraceKey::part:
-      return std::string(action.part);
-    case TraceKey::stage:
-      return std::string(action.stage);
-    case TraceKey::microbatch:
-      return optional_text(span.microbatch);
-    case TraceKey::step:
-      return optional_text(span.step);
-    case TraceKey::lane:
-      return span.lane;
-    case TraceKey::rank:
-      return fmt::format("{}", span.rank);
-    case TraceKey::name:
-      return span.name;
-    case TraceKey::kernel:
-      return span.kernel;
-    case TraceKey::work:
-      return span.work;
-  }
-  return "-";
+// The labels of a span by all keys, in their order.
+std::array<std::string, all_values<TraceKey>.size()> texts_of(const TimedSpan& span) {
+  const ActionLabels action = labels_of(span.name);
+  const auto text = [](const std::optional<std::int64_t>& number) {
+    return number ? fmt::format("{}", *number) : std::string("-");
+  };
+  return {span.lane == "host" ? span.lane : std::string(action.phase),
+          std::string(action.family),
+          std::string(action.part),
+          std::string(action.stage),
+          text(span.microbatch),
+          text(span.step),
+          span.lane,
+          fmt::format("{}", span.rank),
+          span.name,
+          span.kernel,
+          span.work};
 }
 
 }  // namespace
@@ -158,9 +146,9 @@ std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<cons
   std::map<std::vector<std::string>, std::vector<const TimedSpan*>> groups;
   for (const TimedSpan& span : spans) {
     if (span.is_work && !by_work) continue;
-    const ActionLabels action = labels_of(span.name);
+    const auto all = texts_of(span);
     std::vector<std::string> labels;
-    for (const TraceKey key : keys) labels.push_back(label_of(span, action, key));
+    for (const TraceKey key : keys) labels.push_back(all[static_cast<std::size_t>(key)]);
     groups[std::move(labels)].push_back(&span);
   }
   std::vector<TraceSum> sums;
