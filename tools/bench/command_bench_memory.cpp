@@ -99,11 +99,10 @@ BenchTable table_of(const std::vector<MemoryRow>& rows) {
                                  : mebibytes_number(predicted) + " / " + mebibytes_number(measured);
   };
   for (const MemoryRow& row : rows) {
-    std::vector<std::string> cells = {row.strategy};
+    auto& cells = table.add(row.strategy);
     for (const Bucket bucket : all_values<Bucket>) cells.push_back(cell(row.predicted[bucket], row.measured[bucket]));
     cells.push_back(cell(row.predicted.total(), row.measured.total()));
     cells.push_back(fmt::format("{:+.2f} %", row.difference_percent()));
-    table.rows.push_back(std::move(cells));
   }
   return table;
 }

@@ -69,13 +69,12 @@ BenchTable bound_table(const std::vector<BoundRow>& rows) {
   BenchTable table{{"schedule", "microbatches", "compute", "bound"}};
   for (const std::int64_t budget : bound_budgets) table.header.push_back(fmt::format("budget {}", budget));
   for (const BoundRow& row : rows) {
-    std::vector<std::string> cells{fmt::format("{} x {}", row.schedule, row.chunks), std::to_string(row.microbatches),
-                                   fmt::format("{:g}", row.compute), fmt::format("{:g}", row.bound - row.compute)};
+    auto& cells = table.add(fmt::format("{} x {}", row.schedule, row.chunks), row.microbatches,
+                            fmt::format("{:g}", row.compute), fmt::format("{:g}", row.bound - row.compute));
     for (const BudgetResult& result : row.budgets) {
       const std::string by_rule = result.fixed ? fmt::format("{:g}", *result.fixed - row.compute) : "none";
       cells.push_back(fmt::format("{} / {:g}", by_rule, result.solved - row.compute));
     }
-    table.rows.push_back(std::move(cells));
   }
   return table;
 }

@@ -245,14 +245,13 @@ std::string text_of(const CheckpointReader& a, const CheckpointReader& b, const 
   if (difference.tensors.empty()) return text;
   BenchTable table{{"tensor", "state", "what differs", "elements", "largest absolute", "largest relative"}};
   for (const TensorDifference& entry : difference.tensors) {
-    table.add(entry.name, entry.state, what_differs(entry));
-    if (!entry.comparable()) {
-      table.rows.back().resize(table.header.size());
-      continue;
+    if (entry.comparable()) {
+      table.add(entry.name, entry.state, what_differs(entry),
+                fmt::format("{} of {}", entry.elements, entry.first->rows * entry.first->columns),
+                fmt::format("{:.3g}", entry.largest_absolute), fmt::format("{:.3g}", entry.largest_relative));
+    } else {
+      table.add(entry.name, entry.state, what_differs(entry), "", "", "");
     }
-    table.rows.back().push_back(fmt::format("{} of {}", entry.elements, entry.first->rows * entry.first->columns));
-    table.rows.back().push_back(fmt::format("{:.3g}", entry.largest_absolute));
-    table.rows.back().push_back(fmt::format("{:.3g}", entry.largest_relative));
   }
   return text + "\n" + aligned_text(table);
 }

@@ -63,11 +63,11 @@ std::string grid(const LayoutSummary& summary) {
 }
 
 // The columns that stages and ranks share, as cells.
-void add_demands(const LayoutDemands& demands, std::vector<std::string>& cells) {
-  cells.insert(cells.end(), {fmt::format("{}", demands.parameters), fmt::format("{}", demands.active_parameters),
-                             fmt::format("{:.0f}", demands.forward_flops), fmt::format("{:.3f}", demands.load),
-                             mebibytes_text(demands.parameter_bytes), mebibytes_text(demands.gradient_bytes),
-                             mebibytes_text(demands.optimizer_bytes)});
+void add_demands(const LayoutDemands& demands, const RoutedBytes& kept, std::vector<std::string>& cells) {
+  cells.insert(cells.end(),
+               {fmt::format("{}", demands.parameters), fmt::format("{}", demands.active_parameters),
+                decimals(demands.forward_flops, 0), decimals(demands.load, 3), mebibytes_text(demands.parameter_bytes),
+                mebibytes_text(demands.gradient_bytes), mebibytes_text(demands.optimizer_bytes), mebibytes_text(kept)});
 }
 
 std::vector<std::string> header(std::vector<std::string> first) {
@@ -134,20 +134,15 @@ std::string layout_report(const ShownLayout& layout) {
       summary.stage_imbalance(), summary.rank_imbalance(), grid(summary));
   BenchTable stages{header({"stage", "rank", "chunk", "layers"})};
   for (const StageSummary& stage : summary.stages) {
-    std::vector<std::string> cells = {fmt::format("{}", stage.stage), fmt::format("{}", stage.rank),
-                                      fmt::format("{}", stage.chunk), stage.layers.empty() ? "-" : stage.layers};
-    add_demands(stage, cells);
-    cells.push_back(mebibytes_text(memory.kept[static_cast<std::size_t>(stage.stage)]));
-    stages.rows.push_back(std::move(cells));
+    auto& cells = stages.add(stage.stage, stage.rank, stage.chunk, stage.layers.empty() ? "-" : stage.layers);
+    add_demands(stage, memory.kept[static_cast<std::size_t>(stage.stage)], cells);
   }
   BenchTable ranks{header({"rank"})};
   ranks.header.emplace_back("MiB peak");
   for (const RankSummary& rank : summary.ranks) {
-    std::vector<std::string> cells = {fmt::format("{}", rank.rank)};
-    add_demands(rank, cells);
-    cells.push_back(mebibytes_text(kept_by(rank, memory)));
+    auto& cells = ranks.add(rank.rank);
+    add_demands(rank, kept_by(rank, memory), cells);
     cells.push_back(mebibytes_text(memory.peak[static_cast<std::size_t>(rank.rank)]));
-    ranks.rows.push_back(std::move(cells));
   }
   return text + aligned_text(stages) + "\n" + aligned_text(ranks);
 }

@@ -47,13 +47,11 @@ BenchTable recipe_table(const CoarseRequest& request) {
   BenchTable table{{"recipe", "bytes"}};
   for (const CoarseStrategy strategy : all_values<CoarseStrategy>) table.header.emplace_back(name_of(strategy));
   for (const StateRecipe& recipe : state_recipes()) {
-    std::vector<std::string> row = {fmt::format("{}: {}", recipe.name, recipe.what),
-                                    fmt::format("{:.0f}", recipe.bytes())};
+    auto& row = table.add(fmt::format("{}: {}", recipe.name, recipe.what), decimals(recipe.bytes(), 0));
     for (const CoarseStrategy strategy : all_values<CoarseStrategy>) {
       const auto bytes = state_bytes(recipe, strategy, request.parameters, request.ranks);
       row.push_back(bytes ? gb(*bytes) : "-");
     }
-    table.rows.push_back(std::move(row));
   }
   return table;
 }

@@ -170,11 +170,10 @@ BenchTable share_table(const KernelPlan& plan) {
   for (const KernelKind kind : kinds) table.header.push_back(fmt::format("{} s", name_of(kind)));
   table.header.insert(table.header.end(), {"sum s", "MFU %"});
   for (std::size_t i = 0; i < product_shares.size(); ++i) {
-    std::vector<std::string> row = {of_products(product_shares[i])};
+    auto& row = table.add(of_products(product_shares[i]));
     for (const KernelKind kind : kinds) row.push_back(decimals(plan.sum(kind).seconds.at[i], 4));
     row.push_back(decimals(plan.seconds().at[i], 4));
     row.push_back(decimals(100.0 * plan.utilisation(i), 1));
-    table.rows.push_back(std::move(row));
   }
   return table;
 }

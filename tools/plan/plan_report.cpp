@@ -75,13 +75,12 @@ BenchTable memory_table(const RunPlan& plan) {
   if (plan.worst_bytes()) table.header.push_back("sum, worst routing");
   table.header.push_back("peak stands at");
   for (const RankPlan& rank : plan.ranks) {
-    std::vector<std::string> row = {ranks_text(rank.ranks)};
+    auto& row = table.add(ranks_text(rank.ranks));
     for (const Bucket bucket : used) row.push_back(number(rank.peak[bucket]));
     row.push_back(number(plan.verdict.reserved));
     row.push_back(number(rank.peak.total() + plan.verdict.reserved));
     if (rank.worst_bytes) row.push_back(number(*rank.worst_bytes + plan.verdict.reserved));
     row.push_back(rank.peak_action);
-    table.rows.push_back(std::move(row));
   }
   return table;
 }

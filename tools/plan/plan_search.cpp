@@ -194,14 +194,10 @@ std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds) {
   const auto add = [&](LayoutKind kind, const BestOfKind& best, double TermOfKinds::*seconds) {
     if (!best.plan) return;
     const RunPlan& plan = *best.plan;
-    std::vector<std::string> row = {std::string(name_of(kind)),
-                                    mesh_text(best.config->parallelism),
-                                    format_bytes(bytes_of(Cause::state, plan.peak())),
-                                    format_bytes(plan.verdict.needed),
-                                    std::string(words_of(plan.verdict.fit)),
-                                    format_time(plan.time.seconds, false)};
+    auto& row =
+        table.add(name_of(kind), mesh_text(best.config->parallelism), format_bytes(bytes_of(Cause::state, plan.peak())),
+                  format_bytes(plan.verdict.needed), words_of(plan.verdict.fit), format_time(plan.time.seconds, false));
     for (const TermOfKinds& term : kinds.terms) row.push_back(format_time(term.*seconds, false));
-    table.rows.push_back(std::move(row));
   };
   add(LayoutKind::data_sharding, kinds.data_sharding, &TermOfKinds::data_sharding);
   add(LayoutKind::hybrid, kinds.hybrid, &TermOfKinds::hybrid);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,10 +18,10 @@ struct BenchTable {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows = {};  // each as long as the header
 
-  // Adds a row of cells, each as fmt writes it.
+  // Adds a row of cells, each as fmt writes it. Returns the row, for cells of further columns.
   template <typename... Cells>
-  void add(const Cells&... cells) {
-    rows.push_back({fmt::format("{}", cells)...});
+  std::vector<std::string>& add(const Cells&... cells) {
+    return rows.emplace_back(std::initializer_list<std::string>{fmt::format("{}", cells)...});
   }
 };
 // "1.50": a number with this many digits after the point.

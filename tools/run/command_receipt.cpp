@@ -282,10 +282,10 @@ std::string receipt_text(const Json& receipt) {
   });
   if (host) table.header.insert(table.header.end(), {"planned host bytes", "peak host bytes"});
   for (const Json& rank : receipt.at("ranks")) {
-    table.add("  " + rank.at("rank").dump(), rank.at("planned_bytes").dump(), rank.at("peak_bytes").dump());
+    auto& row = table.add("  " + rank.at("rank").dump(), rank.at("planned_bytes").dump(), rank.at("peak_bytes").dump());
     if (!host) continue;
     const Json& bytes = rank.at("host_memory_bytes");
-    table.rows.back().insert(table.rows.back().end(), {bytes.at("predicted").dump(), bytes.at("measured").dump()});
+    row.insert(row.end(), {bytes.at("predicted").dump(), bytes.at("measured").dump()});
   }
   return text + aligned_text(table);
 }

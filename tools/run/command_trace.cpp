@@ -237,13 +237,12 @@ std::string sums_text(const std::vector<TraceSum>& sums, const std::vector<Trace
   for (const TraceKey key : keys) table.header.emplace_back(name_of(key));
   table.header.insert(table.header.end(), {"spans", "MB", "ms", "%", "least us", "median us", "most us"});
   for (const TraceSum& sum : sums) {
-    std::vector<std::string> row = sum.labels;
+    auto& row = table.rows.emplace_back(sum.labels);
     row.push_back(fmt::format("{}", sum.count));
     row.push_back(decimals(static_cast<double>(sum.bytes) / 1e6, 2));
     row.push_back(decimals(1e3 * sum.seconds, 3));
     row.push_back(decimals(all > 0.0 ? 100.0 * sum.seconds / all : 0.0, 1));
     for (const double seconds : {sum.least, sum.median, sum.most}) row.push_back(decimals(1e6 * seconds, 1));
-    table.rows.push_back(std::move(row));
   }
   return aligned_text(table);
 }
