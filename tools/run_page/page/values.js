@@ -55,39 +55,29 @@ function swatch(parent, style, className = "") {
 
 // A table with a row for each figure and a column for each run, so that it fits narrow windows. `rows` are
 // [name, text of a run]; a figure that no run has is left out.
-function runTable(parent, caption, rows, chosen = runs) {
-  const told = rows.filter(([, text]) => chosen.some(run => text(run) !== "–"));
+function runTable(parent, caption, rows) {
+  const told = rows.filter(([, text]) => runs.some(run => text(run) !== "–"));
   if (told.length === 0) return;
-  const table = make(make(parent, "div", "", "scroll"), "table");
-  if (caption) make(table, "caption", caption);
-  const head = make(make(table, "thead"), "tr"), body = make(table, "tbody");
-  make(head, "td");
-  for (const run of chosen) {
-    const cell = make(head, "th");
-    cell.scope = "col";
-    swatch(cell, `var(${accentName(runs.indexOf(run))})`);
+  const heads = runs.map((run, r) => [cell => {
+    swatch(cell, `var(${accentName(r)})`);
     cell.append(run.name);
-  }
-  for (const [name, text] of told) {
-    const row = make(body, "tr");
-    make(row, "th", name).scope = "row";
-    for (const run of chosen) make(row, "td", text(run));
-  }
+  }, false]);
+  plainTable(parent, caption, [["", false], ...heads], told.map(([name, text]) => [name, ...runs.map(run => text(run))]));
 }
 
-// Any table: `columns` are [name, is text], `rows` texts or functions that fill a cell.
+// Any table: `columns` are [head, is text], `rows` lists of cells. A head or cell is a text or a function that fills one.
 function plainTable(parent, caption, columns, rows) {
   const table = make(make(parent, "div", "", "scroll"), "table");
   if (caption) make(table, "caption", caption);
   const head = make(make(table, "thead"), "tr"), body = make(table, "tbody");
-  for (const [name, text] of columns) make(head, "th", name, text ? "text" : "").scope = "col";
+  const add = (row, name, content, column, scope) => {
+    const cell = make(row, name, "", columns[column][1] ? "text" : "");
+    if (name === "th") cell.scope = scope;
+    if (typeof content === "function") content(cell); else cell.textContent = content;
+  };
+  columns.forEach(([content], c) => add(head, content === "" ? "td" : "th", content, c, "col"));
   for (const cells of rows) {
     const row = make(body, "tr");
-    cells.forEach((content, c) => {
-      const cell = make(row, c === 0 ? "th" : "td", "", columns[c][1] ? "text" : "");
-      if (c === 0) cell.scope = "row";
-      if (typeof content === "function") content(cell); else cell.textContent = content;
-    });
+    cells.forEach((content, c) => add(row, c === 0 ? "th" : "td", content, c, "row"));
   }
-  return table;
 }
