@@ -5,9 +5,9 @@ Reads the TOML file that Weft reads and trains the model it describes on the tex
 would: float32 parameters under autocast, fused AdamW, fused attention, grouped products for experts, each block compiled.
 One process stands for all ranks: a microbatch holds as many sequences as the data-parallel ranks take at a time together.
 
-  tools/compare/pytorch_step.py CONFIG [--json] [--section.key=value ...]
+  tools/compare/pytorch_step.py CONFIG [--section.key=value ...]
 
-Exit code 3: the GPU's memory did not hold it.
+Prints one JSON document. Exit code 3: the GPU's memory did not hold it.
 
 The model is in pytorch_model.py. As in Weft, weight decay leaves norms alone. Windows of text are drawn at random; Weft
 draws its own, hence losses agree in trend, not in digits.
@@ -27,8 +27,6 @@ import torch.nn as nn
 
 from pytorch_model import Model, choose_attention, choose_products, compile_parts
 from run_config import learning_rate, parse_layers, read_config, step_flops
-
-PEAK_TFLOPS = 989.0  # H100 and H200, bfloat16 without sparsity
 
 
 def make_optimizer(config, model, device):
@@ -82,20 +80,18 @@ def parse_arguments():
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("--steps", type=int, default=20, help="steps counted")
     parser.add_argument("--warmup", type=int, default=3, help="steps not counted")
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="instead of run.device")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="default: on a GPU")
     parser.add_argument("--checkpoint", action="store_true", help="keep only what enters a block, compute the rest again")
     parser.add_argument("--attention", choices=["cudnn", "flash"], help="on a GPU; default: the first that takes the model")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the CPU")
     parser.add_argument("--losses", action="store_true", help="print the loss of every step, warm-up included, to stderr")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments, overrides = parser.parse_known_args()
     return arguments, read_config(arguments.config, overrides)
 
 
 def main():
     arguments, config = parse_arguments()
-    device = torch.device(arguments.device or config.run.device)
+    device = torch.device(config.run.device)
     compiled = device.type == "cuda" if arguments.compile is None else arguments.compile
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision.compute]
     torch.set_num_threads(arguments.threads)
@@ -163,20 +159,7 @@ def main():
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
     }
-    if device.type == "cuda":
-        report["share_of_peak"] = flops / median / 1e12 / PEAK_TFLOPS
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    parts = [f"attention {attention_name}", f"experts {products_name}" if products_name else "",
-             "compiled" if compiled else "not compiled", "checkpointed" if arguments.checkpoint else ""]
-    print(f"PyTorch {torch.__version__} on {report['device']}, {config.precision.compute}, {', '.join(filter(None, parts))}")
-    print(f"{report['parameters']} parameters, loss {last_loss:.4f} after {total} steps, "
-          f"{peak / 2**30:.2f} GiB at the most")
-    print(f"{report['tokens_per_second']:.0f} tok/s (best {report['tokens_per_second_best']:.0f}), "
-          f"{report['step_milliseconds']:.1f} ms a step, median of {len(seconds)}")
-    share = f", {100 * report['share_of_peak']:.1f} % of {PEAK_TFLOPS:.0f}" if device.type == "cuda" else ""
-    print(f"{flops / median / 1e12:.3f} TFLOP/s{share}")
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ run_weft() {
 # shellcheck disable=SC2317
 run_pytorch() {
   local code=0
-  "$python" tools/compare/pytorch_step.py "$config" --json --warmup "$warmup" --steps "$steps" "${flags[@]}" \
+  "$python" tools/compare/pytorch_step.py "$config" --warmup "$warmup" --steps "$steps" "${flags[@]}" \
     "${overrides[@]}" >"$folder/pytorch.$1" || code=$?
   if [[ $code -eq 3 && " ${flags[*]} " != *" --checkpoint "* ]]; then
     flags+=(--checkpoint)
