@@ -46,60 +46,45 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
   });
 }
 
-// The samples during generation. Every rank keeps its own copy; all ranks get the same tokens, so all end samples
-// alike.
-class Samples {
+// A sample during generation. Every rank keeps its own copy; all ranks get the same tokens, so all end it alike.
+class GrowingSample {
  public:
-  Samples(const GenerationRequest& request, const Tokenizer& tokenizer, const std::vector<std::int32_t>& prompt)
+  GrowingSample(const GenerationRequest& request, const Tokenizer& tokenizer, const std::vector<std::int32_t>& prompt)
       : request_(request),
         tokenizer_(tokenizer),
-        stops_(static_cast<std::size_t>(request.samples), StopText(request.stop)),
-        ids_(stops_.size(), prompt),
-        decoded_(stops_.size(), tokenizer.decode(prompt).size()),
-        made_(stops_.size()) {}
+        stop_(request.stop),
+        ids_(prompt),
+        decoded_(tokenizer.decode(prompt).size()) {}
 
-  // Adds the next token of every sample; tokens of ended samples are ignored. Calls `on_text` with the new text.
-  void add(std::span<const std::int32_t> tokens, const OnText& on_text) {
-    for (std::size_t s = 0; s < made_.size(); ++s) {
-      GeneratedSample& sample = made_[s];
-      if (ended(s)) continue;
-      ++sample.tokens;
-      const bool is_end = tokens[s] == tokenizer_.end_of_text();
-      std::string text = is_end ? "" : stops_[s].feed(next_text(s, tokens[s]));
-      if (is_end || stops_[s].stopped()) {
-        sample.finish = Finish::stop;
-      }
-      if (is_end || (!stops_[s].stopped() && sample.tokens == request_.max_tokens)) text += stops_[s].finish();
-      sample.text += text;
-      if (on_text && !text.empty()) on_text(static_cast<std::int64_t>(s), text);
-    }
-  }
+  bool ended() const { return made_.finish == Finish::stop || made_.tokens == request_.max_tokens; }
+  const GeneratedSample& made() const { return made_; }
 
-  bool all_ended() const {
-    for (std::size_t s = 0; s < made_.size(); ++s) {
-      if (!ended(s)) return false;
-    }
-    return true;
+  // Adds the next token, unless the sample has ended. Returns the text that is certain since then.
+  std::string add(std::int32_t token) {
+    if (ended()) return {};
+    ++made_.tokens;
+    const bool is_end = token == tokenizer_.end_of_text();
+    std::string text = is_end ? "" : stop_.feed(next_text(token));
+    if (is_end || stop_.stopped()) made_.finish = Finish::stop;
+    if (ended() && !stop_.stopped()) text += stop_.finish();
+    made_.text += text;
+    return text;
   }
-  const std::vector<GeneratedSample>& made() const { return made_; }
 
  private:
-  bool ended(std::size_t s) const { return made_[s].finish == Finish::stop || made_[s].tokens == request_.max_tokens; }
-  // The bytes that a token adds to the text of its sample: what a token stands for can depend on those before it.
-  std::string next_text(std::size_t s, std::int32_t token) {
-    ids_[s].push_back(token);
-    std::string text = tokenizer_.decode(ids_[s]);
-    std::string added = text.substr(std::min(text.size(), decoded_[s]));
-    decoded_[s] = text.size();
-    return added;
+  // The bytes that a token adds to the text: what a token stands for can depend on those before it.
+  std::string next_text(std::int32_t token) {
+    ids_.push_back(token);
+    const std::string text = tokenizer_.decode(ids_);
+    return text.substr(std::min(text.size(), std::exchange(decoded_, text.size())));
   }
 
   const GenerationRequest& request_;
   const Tokenizer& tokenizer_;
-  std::vector<StopText> stops_;
-  std::vector<std::vector<std::int32_t>> ids_;  // with the prompt's: some decoders drop a text's first space
-  std::vector<std::size_t> decoded_;            // bytes of the text of ids_
-  std::vector<GeneratedSample> made_;
+  StopText stop_;
+  std::vector<std::int32_t> ids_;  // with the prompt's: some decoders drop a text's first space
+  std::size_t decoded_;            // bytes of the text of ids_
+  GeneratedSample made_;
 };
 
 // The part of one rank. Returns its copy of the samples, with times measured on this rank.
@@ -108,7 +93,7 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
   const auto sequences = static_cast<std::size_t>(request.samples);
   const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size);
   const int rank = run.run().world().rank();
-  Samples samples(request, *text.tokenizer, tokens);
+  std::vector<GrowingSample> samples(sequences, GrowingSample(request, *text.tokenizer, tokens));
   GenerationResult result;
   result.prompt_tokens = std::ssize(tokens);
   auto begin = std::chrono::steady_clock::now();
@@ -129,12 +114,15 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
       result.prompt_seconds = seconds_since(begin);
       begin = std::chrono::steady_clock::now();
     }
-    samples.add(tokens, on_text);
-    if (samples.all_ended()) break;
+    for (std::size_t s = 0; s < sequences; ++s) {
+      const std::string added = samples[s].add(tokens[s]);
+      if (on_text && !added.empty()) on_text(static_cast<std::int64_t>(s), added);
+    }
+    if (std::ranges::all_of(samples, &GrowingSample::ended)) break;
     logits = run.feed(tokens, request.samples);
   }
   result.seconds = seconds_since(begin);
-  result.samples = samples.made();
+  for (const GrowingSample& sample : samples) result.samples.push_back(sample.made());
   return result;
 }
 
