@@ -414,6 +414,20 @@ TEST(LoadFault, PartsOfAnotherModelAreAddedWhereTheyAreNamed) {
   EXPECT_NE(failure_of(config).find("model.moe.selection_bias is false in the checkpoint"), std::string::npos);
 }
 
+// The gate of a shared expert is no router.
+TEST(LoadFault, AnotherScoringBeginsRoutersAloneAnew) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "a", 1, 1);
+  config.model.moe.shared_expert_intermediate_size = 8;
+  config.model.moe.shared_expert_gate = true;
+  run_steps(config);
+  config.checkpoint.start_from = (folder / "a").string();
+  config.checkpoint.directory = (folder / "b").string();
+  config.checkpoint.allow_missing = {"*.router.weight"};
+  config.model.moe.scoring = Scoring::sigmoid;
+  EXPECT_EQ(failure_of(config), "");
+}
+
 TEST(LoadFault, TensorsAreComparedBothWays) {
   Manifest manifest;
   const auto tensor = [](const std::string& name, const std::string& state, std::int64_t rows) {

@@ -87,7 +87,8 @@ std::set<std::string> parameters_of_other_rules(const Config& config, const std:
 std::vector<std::string> router_weights(const ModelConfig& model) {
   std::vector<std::string> names;
   for (ParameterSpec& parameter : model_parameters(model)) {
-    if (parameter.family == Family::routing) names.push_back(std::move(parameter.name));
+    // A gate of a shared expert is of the routing too.
+    if (parameter.name.ends_with(".router.weight")) names.push_back(std::move(parameter.name));
   }
   return names;
 }
