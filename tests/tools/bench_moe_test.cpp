@@ -38,6 +38,14 @@ TEST_F(BenchMoe, CountsTheProductsOfTheSharedExpert) {
   EXPECT_GT(alone[1], 4.0 * alone[0]);
 }
 
+// No best checkpoint is saved, and no spike stops it.
+TEST_F(BenchMoe, LeavesOutWhatARunDoesBetweenItsSteps) {
+  const auto result = weft(std::string(bench) +
+                           "--validation.data='[\"text.txt\"]' --validation.batches=1 --validation.interval=1 "
+                           "--validation.keep_best=true --spikes.grad_norm=0.001 --spikes.action=stop");
+  EXPECT_EQ(result.exit_code, 0) << result.messages;
+}
+
 TEST_F(BenchMoe, SaysTheRatioBesideItsBound) {
   const auto result = weft(std::string(bench) + "--model.moe.force_balance=true");
   ASSERT_EQ(result.exit_code, 0) << result.messages;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
@@ -357,6 +358,10 @@ Config without_files(Config config) {
   // No folder is below a device: checkpoints of the configuration's own run are neither found nor in the way.
   config.checkpoint.directory = "/dev/null";
   config.profiling = {};
+  // Work between steps, which is none of a step's time; a best checkpoint, and what a spike saves, are files too.
+  config.validation = {};
+  config.spikes = {};
+  config.metrics.interval = std::numeric_limits<std::int64_t>::max();
   return config;
 }
 

@@ -175,8 +175,8 @@ ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& 
 Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {},
                                  const std::vector<std::string>& keys = {});
 
-// A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without
-// checkpoints and traces.
+// A configuration for a bench, without checkpoints, traces and what a run does between steps. It neither starts from nor
+// leaves files in the directories of a run.
 Config without_files(Config config);
 
 // Versions of this program, its compiler and the libraries that it computes with on a device. With `cuda` the output of

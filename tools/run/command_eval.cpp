@@ -134,7 +134,7 @@ void add_eval_command(CLI::App& program) {
       "The data are read in windows of training.sequence_length, or of --window, in the order of the files. Every "
       "token\n"
       "but the first of a file is predicted once, from those before it in its window; a file's last window may be\n"
-      "shorter and counts by its tokens. Any layout gives the same figures.\n"
+      "shorter and counts by its tokens. Any layout gives the same figures up to rounding.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax, unless\n"
       "only training reads it.");
 }

@@ -130,7 +130,7 @@ void add_generate_command(CLI::App& program) {
       "are\n"
       "not UTF-8 are replaced in the \"text\" of --json, and stand in its \"bytes\". Any layout but context "
       "parallelism\n"
-      "makes the same text from the same seed.\n"
+      "makes the same text from the same seed, unless its rounding decides a token.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax, unless\n"
       "only training reads it.");
 }
