@@ -44,7 +44,6 @@ class Rank {
                                  StepReport::size(std::ssize(config.model.blocks), config.model.moe.num_experts), 1)),
         sum_(ledger_.allocate(Bucket::workspace, DType::float64, 1, 1)),
         gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
-    stages_.set_update({[this] { gradient_norm(); }, [this] { optimizer_step(); }});
     const auto units = stages_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
       optimizer_.add(*units[u], stages_.owned_rows(u), mesh, world.rank());
@@ -60,7 +59,11 @@ class Rank {
     const double tokens = sequences * static_cast<double>(config_.training.sequence_length);
     stages_.begin_step(read_batch(), {1.0 / tokens, 1.0 / tokens, 1.0 / sequences}, 1.0, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
-    execute(program_, actions, stages_);
+    execute(program_, actions, [this](const Action& action) {
+      if (action.op == Op::gradient_norm) return gradient_norm();
+      if (action.op == Op::optimizer_step) return optimizer_step();
+      stages_.perform(program_, action);
+    });
     stages_.end_step();
     copy_.report(stream_, report);
     return {sum_over_ranks(report.loss()) / tokens, norm_};

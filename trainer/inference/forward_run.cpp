@@ -50,7 +50,8 @@ void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState
   stages_->begin_step(batch, {}, 1.0, report, generation);
   AnnouncedActions announced(begins_, plan_.program, actions);
   ActionObserver* observers[] = {&announced};
-  execute(plan_.program, actions, *stages_, observers);
+  const auto perform = [this](const Action& action) { stages_->perform(plan_.program, action); };
+  execute(plan_.program, actions, perform, observers);
   stages_->end_step();
 }
 

@@ -58,7 +58,7 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
   const int rank = tables.stages[planned_.front().stage].rank;
   for (const ProgramUnit& unit : tables.units) {
     TiedUnits tied{{}, tied_ranks(tables, unit)};
-    for (const int copy : copies_on_rank(tables, unit, rank)) tied.here.push_back(local_unit(copy));
+    for (const int copy : copies_on_rank(tables, unit, rank)) tied.here.push_back(local_unit_[copy]);
     for (const std::size_t local : tied.here) tied_[local] = tied;
   }
 }
@@ -225,6 +225,62 @@ void RankStages::begin_capture(int segment, Captured call) {
   kernels_.stream.begin_capture(segment * std::int64_t{4} + static_cast<std::int64_t>(call));
 }
 
+void RankStages::perform(const ProgramTables& tables, const Action& action) {
+  // Of these, a case reads only what its action has.
+  const int segment = *action.segment, microbatch = *action.microbatch, stage = *action.stage, peer = *action.peer;
+  const auto unit = [&] { return local_unit_[*action.unit]; };
+  const auto shard = [&]() -> ShardUnit& { return *units_[unit()]; };
+  switch (action.op) {
+    case Op::forward:
+      return forward(segment, microbatch, action.part);
+    case Op::backward:
+      backward_input(segment, microbatch, action.part);
+      if (action.part.last()) backward_weight(segment, microbatch);
+      return;
+    case Op::backward_input:
+      return backward_input(segment, microbatch, action.part);
+    case Op::backward_weight:
+      return backward_weight(segment, microbatch);
+    case Op::recompute:
+      return recompute(segment, microbatch, action.part);
+    case Op::rows_forward:
+    case Op::rows_recompute:
+    case Op::rows_backward:
+      return exchange_rows(segment, microbatch);
+    case Op::offload:
+      return offload(segment, microbatch);
+    case Op::wait_offload:
+      return host_activations_.wait_offload({segment, microbatch});
+    case Op::reload:
+      return host_activations_.reload({segment, microbatch});
+    case Op::unshard:
+      return shard().unshard();
+    case Op::unshard_secondary:
+      return shard().unshard_secondary();
+    case Op::reshard:
+      return shard().reshard();
+    case Op::reshard_secondary:
+      return shard().reshard_to_island();
+    case Op::scatter_gradient:
+      return shard().scatter_gradient();
+    case Op::reduce_gradient:
+      return with_unit(unit(), [](auto& of) { of.reduce_gradient(); });
+    case Op::tie_gradient:
+      return tie_gradient(unit());
+    case Op::wait_reduction:
+      return with_unit(unit(), [](auto& of) { of.wait_reduction(); });
+    case Op::send_forward:
+    case Op::send_backward:
+      return send(lane_of(tables, action), stage, microbatch, peer);
+    case Op::receive_forward:
+    case Op::receive_backward:
+      return receive(lane_of(tables, action), stage, microbatch, peer);
+    case Op::gradient_norm:
+    case Op::optimizer_step:
+      fail("a forward program has neither backward nor update");
+  }
+}
+
 void RankStages::forward(int segment, int microbatch, ComputePart part) {
   StageSegment& here = piece(segment);
   LayerContext layer = context(part);
@@ -301,24 +357,9 @@ void RankStages::recompute(int segment, int microbatch, ComputePart part) {
   if (part.last() && !here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
 }
 
-void RankStages::unshard(Op op, int unit) {
-  ShardUnit& shard = *units_[local_unit(unit)];
-  op == Op::unshard_secondary ? shard.unshard_secondary() : shard.unshard();
-}
-void RankStages::reshard(Op op, int unit) {
-  ShardUnit& shard = *units_[local_unit(unit)];
-  op == Op::reshard_secondary ? shard.reshard_to_island() : shard.reshard();
-}
-void RankStages::scatter_gradient(int unit) {
-  units_[local_unit(unit)]->scatter_gradient();
-}
-void RankStages::reduce_gradient(int unit) {
-  with_unit(local_unit(unit), [](auto& of) { of.reduce_gradient(); });
-}
-
 // All copies get the bits of one sum: those of a rank are added before the ranks' sums, and take the result.
-void RankStages::tie_gradient(int unit) {
-  const TiedUnits& tied = tied_[local_unit(unit)];
+void RankStages::tie_gradient(std::size_t unit) {
+  const TiedUnits& tied = tied_[unit];
   const auto gradient_of = [&](std::size_t of) {
     return planned_units_[of]->ties_unreduced() ? units_[of]->accumulated_gradient() : units_[of]->shard_gradient();
   };
@@ -328,10 +369,6 @@ void RankStages::tie_gradient(int unit) {
   for (const std::size_t copy : others) add(reduce_lane, gradient_of(copy), sum);
   if (tied.ranks.size() > 1) groups_.tied(tied.ranks).all_reduce(sum);
   for (const std::size_t copy : others) cast(reduce_lane, sum, gradient_of(copy));
-}
-
-void RankStages::wait_reduction(int unit) {
-  with_unit(local_unit(unit), [](auto& of) { of.wait_reduction(); });
 }
 
 void RankStages::send(Lane lane, int stage, int microbatch, int peer) {

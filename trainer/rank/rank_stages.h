@@ -1,5 +1,5 @@
 // The pipeline stages of one rank at run time: their segments, their shard units and the microbatches in flight. They
-// only execute the program's actions; those of the update are given to them.
+// only execute the program's actions, without those of the update.
 #pragma once
 
 #include <functional>
@@ -33,13 +33,7 @@ struct LossFactors {
   double target = 1.0, token = 1.0, sequence = 1.0;
 };
 
-// GRAD_NORM and STEP.
-struct UpdateActions {
-  std::function<void()> gradient_norm = [] { fail("a forward program has neither backward nor update"); };
-  std::function<void()> optimizer_step = gradient_norm;
-};
-
-class RankStages final : public ActionHandler {
+class RankStages {
  public:
   // Parameters are drawn according to `initialization`. Without it neither parameters nor the rotary table are written.
   // `planned`: the stages that `tables` puts on one pipeline rank, ascending. `lanes`, `groups`, `kernels` and
@@ -64,27 +58,9 @@ class RankStages final : public ActionHandler {
   // Waits until peers have received all messages. Throws Error (failure) if a microbatch has not completed.
   void end_step();
 
-  void set_update(UpdateActions update) { update_ = std::move(update); }
-  // By index into the program's tables.
-  void forward(int segment, int microbatch, ComputePart part) override;
-  void backward_input(int segment, int microbatch, ComputePart part) override;
-  void backward_weight(int segment, int microbatch) override;
-  void recompute(int segment, int microbatch, ComputePart part) override;
-  void exchange_rows(int segment, int microbatch) override;
-  void offload(int segment, int microbatch) override;
-  void wait_offload(int segment, int microbatch) override { host_activations_.wait_offload({segment, microbatch}); }
-  void reload(int segment, int microbatch) override { host_activations_.reload({segment, microbatch}); }
-  void unshard(Op op, int unit) override;
-  void reshard(Op op, int unit) override;
-  void scatter_gradient(int unit) override;
-  void reduce_gradient(int unit) override;
-  void tie_gradient(int unit) override;
-  void wait_reduction(int unit) override;
-  // `stage`: the local stage that produced the sent tensor, or that takes the received tensor.
-  void send(Lane lane, int stage, int microbatch, int peer) override;
-  void receive(Lane lane, int stage, int microbatch, int peer) override;
-  void gradient_norm() override { update_.gradient_norm(); }
-  void optimizer_step() override { update_.optimizer_step(); }
+  // Carries out an action of a list over `tables`, those of the segments at hand. Throws Error (failure) for GRAD_NORM
+  // and STEP, which need an optimizer (rank_step.h).
+  void perform(const ProgramTables& tables, const Action& action);
 
   const PlannedInputs& inputs() const { return inputs_; }
   std::span<const PlannedStage> planned() const { return planned_; }
@@ -126,12 +102,24 @@ class RankStages final : public ActionHandler {
   void mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece);
 
   StageSegment& piece(int segment) { return pieces_[local_segment_[segment]]; }
-  std::size_t local_unit(int unit) const { return local_unit_[unit]; }
   // The result of `use` for the unit, which is sharded or replicated.
   template <typename Use>
   auto with_unit(std::size_t unit, Use use) {
     return units_[unit] ? use(*units_[unit]) : use(*replicated_[unit]);
   }
+  // By index into the program's tables.
+  void forward(int segment, int microbatch, ComputePart part);
+  void backward_input(int segment, int microbatch, ComputePart part);
+  void backward_weight(int segment, int microbatch);
+  void recompute(int segment, int microbatch, ComputePart part);
+  void exchange_rows(int segment, int microbatch);
+  void offload(int segment, int microbatch);
+  // `unit`: index in planned_units().
+  void tie_gradient(std::size_t unit);
+  // `stage`: the local stage that produced the sent tensor, or that takes the received tensor.
+  void send(Lane lane, int stage, int microbatch, int peer);
+  void receive(Lane lane, int stage, int microbatch, int peer);
+
   // Calls of a segment that the compute lane may capture; each has its own sequence of kernels.
   enum class Captured : std::uint8_t { forward, recompute, backward_input, backward_weight };
   // The call that follows, up to the stream's end_capture(). Nothing if its kernels are not the same each time.
@@ -184,7 +172,6 @@ class RankStages final : public ActionHandler {
   RankGroups& groups_;
   KernelContext& kernels_;
   ReduceInputs reduce_inputs_;
-  UpdateActions update_;
   Tensor rotary_table_;
   // By planned unit; exactly one of the two is set.
   std::vector<std::unique_ptr<ShardUnit>> units_;

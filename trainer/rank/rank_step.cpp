@@ -31,7 +31,6 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
   const Coordinates at = mesh.coordinates(rank);
   stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_,
                                          initialization, lanes_, groups_, kernels_, host_ledger_);
-  stages_->set_update({[this] { gradient_norm(); }, [this] { optimizer_step(); }});
   const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!units[u]->frozen) optimizer_.add(*units[u], stages_->owned_rows(u), mesh, rank);
@@ -41,7 +40,12 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
 void RankStep::walk(std::span<ActionObserver* const> observers) {
   WorkForObservers work(observers);
   stages_->set_observer(observers.empty() ? nullptr : &work);
-  execute(program_, actions_, *stages_, observers);
+  const auto perform = [this](const Action& action) {
+    if (action.op == Op::gradient_norm) return gradient_norm();
+    if (action.op == Op::optimizer_step) return optimizer_step();
+    stages_->perform(program_, action);
+  };
+  execute(program_, actions_, perform, observers);
   stages_->set_observer(nullptr);
 }
 
@@ -61,9 +65,10 @@ void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::funct
                         std::span<ActionObserver* const> observers) {
   stages_->exchange_segments(plan.inputs, plan.stages, plan.program);
   sums_.begin_step();
+  const auto perform = [&](const Action& action) { stages_->perform(plan.program, action); };
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     stages_->begin_step(read(pass), {}, 1.0, sums_.report());
-    execute(plan.program, plan.program.ranks[mesh_.coordinates(rank_).pp], *stages_, observers);
+    execute(plan.program, plan.program.ranks[mesh_.coordinates(rank_).pp], perform, observers);
     stages_->end_step();
   }
   stages_->exchange_segments(plan.inputs, plan.stages, program_);

@@ -6,57 +6,6 @@
 namespace weft {
 namespace {
 
-void perform(const Program& program, const Action& action, ActionHandler& handler) {
-  switch (action.op) {
-    case Op::forward:
-      return handler.forward(*action.segment, *action.microbatch, action.part);
-    case Op::backward:
-      handler.backward_input(*action.segment, *action.microbatch, action.part);
-      if (action.part.last()) handler.backward_weight(*action.segment, *action.microbatch);
-      return;
-    case Op::backward_input:
-      return handler.backward_input(*action.segment, *action.microbatch, action.part);
-    case Op::backward_weight:
-      return handler.backward_weight(*action.segment, *action.microbatch);
-    case Op::recompute:
-      return handler.recompute(*action.segment, *action.microbatch, action.part);
-    case Op::rows_forward:
-    case Op::rows_recompute:
-    case Op::rows_backward:
-      return handler.exchange_rows(*action.segment, *action.microbatch);
-    case Op::offload:
-      return handler.offload(*action.segment, *action.microbatch);
-    case Op::wait_offload:
-      return handler.wait_offload(*action.segment, *action.microbatch);
-    case Op::reload:
-      return handler.reload(*action.segment, *action.microbatch);
-    case Op::unshard:
-    case Op::unshard_secondary:
-      return handler.unshard(action.op, *action.unit);
-    case Op::reshard:
-    case Op::reshard_secondary:
-      return handler.reshard(action.op, *action.unit);
-    case Op::scatter_gradient:
-      return handler.scatter_gradient(*action.unit);
-    case Op::reduce_gradient:
-      return handler.reduce_gradient(*action.unit);
-    case Op::tie_gradient:
-      return handler.tie_gradient(*action.unit);
-    case Op::wait_reduction:
-      return handler.wait_reduction(*action.unit);
-    case Op::send_forward:
-    case Op::send_backward:
-      return handler.send(lane_of(program, action), *action.stage, *action.microbatch, *action.peer);
-    case Op::receive_forward:
-    case Op::receive_backward:
-      return handler.receive(lane_of(program, action), *action.stage, *action.microbatch, *action.peer);
-    case Op::gradient_norm:
-      return handler.gradient_norm();
-    case Op::optimizer_step:
-      return handler.optimizer_step();
-  }
-}
-
 // The word for a unit's action in range names.
 std::string_view word_of(Op op) {
   if (is_gather(op)) return "unshard";
@@ -152,12 +101,12 @@ void WorkForObservers::end_work() {
   for (auto observer = observers_.rbegin(); observer != observers_.rend(); ++observer) (*observer)->end_work();
 }
 
-void execute(const Program& program, std::span<const Action> actions, ActionHandler& handler,
-             std::span<ActionObserver* const> observers) {
+void execute(const Program& program, std::span<const Action> actions,
+             const std::function<void(const Action& action)>& perform, std::span<ActionObserver* const> observers) {
   for (std::size_t i = 0; i < actions.size(); ++i) {
     for (ActionObserver* observer : observers) observer->begin(i);
     try {
-      perform(program, actions[i], handler);
+      perform(actions[i]);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("in {}: {}", format_action(program, actions[i]), error.what()));
     } catch (const std::bad_alloc& error) {

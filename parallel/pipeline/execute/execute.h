@@ -1,8 +1,9 @@
-// Runs one rank's list. The handler implements each action; the list alone decides which actions run and when. An error
-// inside an action names the action; observers see where the action begins and ends.
+// Runs one rank's list. The list alone decides which actions run and when. An error inside an action names the action;
+// observers see where the action begins and ends.
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,31 +14,6 @@
 #include "parallel/runtime/work.h"
 
 namespace weft {
-
-class ActionHandler {
- public:
-  virtual ~ActionHandler() = default;
-  virtual void forward(int segment, int microbatch, ComputePart part) = 0;
-  virtual void backward_input(int segment, int microbatch, ComputePart part) = 0;
-  virtual void backward_weight(int segment, int microbatch) = 0;
-  virtual void recompute(int segment, int microbatch, ComputePart part) = 0;
-  // Behind a part of one of these, but the last.
-  virtual void exchange_rows(int segment, int microbatch) = 0;
-  virtual void offload(int segment, int microbatch) = 0;
-  virtual void wait_offload(int segment, int microbatch) = 0;
-  virtual void reload(int segment, int microbatch) = 0;
-  // `op` of unshard is UNSHARD or UNSHARD_SECONDARY, `op` of reshard is RESHARD or RESHARD_SECONDARY.
-  virtual void unshard(Op op, int unit) = 0;
-  virtual void reshard(Op op, int unit) = 0;
-  virtual void scatter_gradient(int unit) = 0;
-  virtual void reduce_gradient(int unit) = 0;
-  virtual void tie_gradient(int unit) = 0;
-  virtual void wait_reduction(int unit) = 0;
-  virtual void send(Lane lane, int stage, int microbatch, int peer) = 0;
-  virtual void receive(Lane lane, int stage, int microbatch, int peer) = 0;
-  virtual void gradient_norm() = 0;
-  virtual void optimizer_step() = 0;
-};
 
 // Is told of each action of a list, and of the work inside it, on the rank's thread. A failed action has no end().
 class ActionObserver : public WorkObserver {
@@ -87,8 +63,9 @@ class ActionRanges final : public ActionObserver {
   std::optional<NvtxRange> open_, work_;
 };
 
-// `program` supplies names for errors. Observers begin in their order and end in reverse.
-void execute(const Program& program, std::span<const Action> actions, ActionHandler& handler,
-             std::span<ActionObserver* const> observers = {});
+// Calls `perform` with each action. `program` supplies names for errors. Observers begin in their order and end in
+// reverse.
+void execute(const Program& program, std::span<const Action> actions,
+             const std::function<void(const Action& action)>& perform, std::span<ActionObserver* const> observers = {});
 
 }  // namespace weft
