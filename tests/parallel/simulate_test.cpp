@@ -333,11 +333,10 @@ TEST(Simulate, TheNormWaitsForAllRanks) {
   EXPECT_EQ(times.update, 1.0);
 }
 
-// Each in the order of its kind: a stage's gather stands for all its units.
-TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
+TEST(Simulate, ComputationsOfWholeStagesStandForTheirParts) {
   OneRank rank(2);
   rank.program.units[1].unsharded_bytes = 0;
-  rank.add({.op = Op::unshard, .stage = 0}).add({.op = Op::forward, .stage = 0, .microbatch = 0});
+  rank.add({.op = Op::unshard, .stage = 0, .unit = 0}).add({.op = Op::forward, .stage = 0, .microbatch = 0});
   EXPECT_EQ(rank.simulated().ranks[0][0].end, 10.0);
   EXPECT_EQ(rank.simulated().ranks[0][1].start, 10.0);
   EXPECT_EQ(rank.simulated().ranks[0][1].end, 14.0);

@@ -26,11 +26,11 @@ std::span<const LiveChange> LiveWalk::next() {
   changes_.clear();
   if (!malformed(program_, pieces_, action)) {
     if (is_compute(action.op)) compute(action);
-    if (is_gather(action.op)) for_units_of(program_, action, [&](std::size_t unit) { gather(unit, action.op); });
-    if (is_reshard(action.op)) for_units_of(program_, action, [&](std::size_t unit) { reshard(unit, action.op); });
-    if (is_reduction(action.op)) for_units_of(program_, action, [&](std::size_t unit) { reduce(unit); });
-    if (action.op == Op::wait_reduction) {
-      for_units_of(program_, action, [&](std::size_t unit) { give_up_through(unit); });
+    if (const auto unit = action.unit) {
+      if (is_gather(action.op)) gather(*unit, action.op);
+      if (is_reshard(action.op)) reshard(*unit, action.op);
+      if (is_reduction(action.op)) reduce(*unit);
+      if (action.op == Op::wait_reduction) give_up_through(*unit);
     }
     if (takes_kept(action.op)) move_kept(action);
     if (action.op == Op::gradient_norm) give_up_until(0);

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <deque>
 #include <utility>
 
 #include "parallel/pipeline/check/check_parts.h"
@@ -8,12 +7,9 @@
 namespace weft {
 namespace {
 
-// A shard unit in the state of this rank. A stage without segments has one nameless unit. Its gathers or reductions are
-// checked only if the list has any: a bare schedule has no gathers, one with stage-level UNSHARD has.
+// A shard unit in the state of this rank. A stage without segments has none: a bare schedule is not held to gathers.
 struct UnitState {
   const ProgramUnit* entry;
-  bool named = false;
-  bool follows_gathers = false, follows_reductions = false;
   int pieces = 0;                // number of pieces of this rank that add to its gradient
   std::vector<int> copies = {};  // of a tied unit on this rank, itself among them: one TIE_GRAD serves all
 
@@ -34,8 +30,12 @@ struct UnitState {
 class UnitWalk : RowWalk {
  public:
   UnitWalk(const CheckContext& context, int row, std::vector<Finding>& findings) : RowWalk(context, row, findings) {
-    add_named_units();
-    add_nameless_units();
+    for (const ProgramUnit& unit : program_.units) units_.push_back({.entry = &unit, .copies = copies_on_row(unit)});
+    for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
+      const ScheduledPiece& p = context_.pieces[piece];
+      if (!p.segment || !context_.runs(row_, p.stage)) continue;
+      for (int unit : segment_units(*p.segment)) ++units_[unit].pieces;
+    }
   }
 
   void run() {
@@ -85,38 +85,6 @@ class UnitWalk : RowWalk {
   }
 
  private:
-  void add_named_units() {
-    for (const ProgramUnit& unit : program_.units) {
-      units_.push_back({.entry = &unit,
-                        .named = true,
-                        .follows_gathers = !unit.replicated,
-                        .follows_reductions = !unit.frozen,
-                        .copies = copies_on_row(unit)});
-    }
-    for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
-      const ScheduledPiece& p = context_.pieces[piece];
-      if (!p.segment || !context_.runs(row_, p.stage)) continue;
-      for (int unit : segment_units(*p.segment)) ++units_[unit].pieces;
-    }
-  }
-
-  void add_nameless_units() {
-    nameless_.resize(program_.stages.size());
-    for (std::size_t stage = 0; stage < program_.stages.size(); ++stage) {
-      if (!program_.stages[stage].segments.empty()) continue;
-      nameless_[stage] = units_.size();
-      units_.push_back(
-          {.entry = &nameless_units_.emplace_back(ProgramUnit{.name = fmt::format("stage {}", stage)}), .pieces = 1});
-    }
-    for (const Action& action : context_.list(row_)) {
-      if (!context_.legible(row_, action) || !action.stage || action.unit) continue;
-      const auto place = nameless_[*action.stage];
-      if (!place) continue;
-      if (is_gather(action.op) || is_reshard(action.op)) units_[*place].follows_gathers = true;
-      if (is_reduction(action.op)) units_[*place].follows_reductions = true;
-    }
-  }
-
   std::vector<int> copies_on_row(const ProgramUnit& unit) const {
     std::vector<int> here = unit.copies;
     std::erase_if(here, [&](int copy) { return !context_.runs(row_, program_.units[copy].stage); });
@@ -128,7 +96,6 @@ class UnitWalk : RowWalk {
   // The units of a gather, reshard or reduction.
   std::vector<UnitState*> units_of(const Action& action) {
     if (action.unit) return {&units_[*action.unit]};
-    if (const auto place = nameless_[*action.stage]) return {&units_[*place]};
     std::vector<UnitState*> result;
     for (std::size_t i = 0; i < program_.units.size(); ++i) {
       const ProgramUnit& unit = program_.units[i];
@@ -167,10 +134,7 @@ class UnitWalk : RowWalk {
     const auto [begin, end] = context_.pieces.of(action);
     for (std::size_t piece = begin; piece < end; ++piece) {
       const ScheduledPiece& p = context_.pieces[piece];
-      if (!p.segment) {
-        use(units_[*nameless_[p.stage]], action, reads_parameters(action.op));
-        continue;
-      }
+      if (!p.segment) continue;
       const ProgramSegment& segment = program_.segments[*p.segment];
       const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
       for (int unit : segment.units) use(units_[unit], action, reads);
@@ -178,17 +142,17 @@ class UnitWalk : RowWalk {
   }
 
   void use(UnitState& unit, const Action& action, bool reads) {
-    if (reads && unit.follows_gathers && !unit.gathered) {
+    if (reads && !unit.entry->replicated && !unit.gathered) {
       found(Violation::used_while_sharded, "{} is read while it is sharded", unit.name());
     }
-    if (!makes_weight_gradient(action.op) || !action.part.last() || !unit.follows_reductions) return;
+    if (!makes_weight_gradient(action.op) || !action.part.last() || unit.entry->frozen) return;
     unit.gradient_pending = true;
     unit.additions.resize(program_.microbatches, 0);
     if (++unit.additions[*action.microbatch] == unit.pieces) ++unit.completed;
   }
 
-  // An interval ends with the last microbatch and after every `reduce_every`-th. A stage without named units has no
-  // policy: any whole microbatch may end its intervals. A scatter may end any microbatch if the policy has scatters.
+  // An interval ends with the last microbatch and after every `reduce_every`-th. A scatter may end any microbatch if
+  // the policy has scatters.
   void reduce(UnitState& unit, Op op) {
     if (unit.entry->frozen) {
       found(Violation::repeated_reduction, "{} is frozen and never reduced", unit.name());
@@ -201,7 +165,7 @@ class UnitWalk : RowWalk {
       found(Violation::missing_tie, "{} is reduced before its TIE_GRAD", unit.name());
     }
     const bool scatters = op == Op::scatter_gradient;
-    if (scatters && unit.named && !unit.entry->policy.accumulate_sharded) {
+    if (scatters && !unit.entry->policy.accumulate_sharded) {
       found(Violation::reduced_too_early, "{} is scattered, but its gradients add up unsharded between reductions",
             unit.name());
     }
@@ -213,7 +177,7 @@ class UnitWalk : RowWalk {
       found(Violation::repeated_reduction, "nothing was added to {} since its last reduction", unit.name());
     } else if (unit.solved()) {
       // The unit's plan decides.
-    } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
+    } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && !at_end && !at_period)) {
       found(Violation::reduced_too_early, "{} is reduced after {} of {} microbatches; its policy is {}", unit.name(),
             unit.completed, program_.microbatches,
             reduce_every > 0 ? fmt::format("after every {}", reduce_every) : std::string("after the last"));
@@ -259,7 +223,7 @@ class UnitWalk : RowWalk {
   // The norm is the first to read the reduced gradients.
   void require_reduced() {
     for (UnitState& unit : units_) {
-      if (!unit.follows_reductions || (!unit.gradient_pending && !unit.sum_pending)) continue;
+      if (unit.entry->frozen || (!unit.gradient_pending && !unit.sum_pending)) continue;
       found(Violation::missing_reduction, "the gradient of {} was added to but not reduced", unit.name());
       unit.gradient_pending = unit.sum_pending = false;
     }
@@ -282,9 +246,7 @@ class UnitWalk : RowWalk {
     }
   }
 
-  std::vector<UnitState> units_;                      // the program's units, then the nameless ones
-  std::vector<std::optional<std::size_t>> nameless_;  // by stage
-  std::deque<ProgramUnit> nameless_units_;
+  std::vector<UnitState> units_;  // by unit of the program
   bool tied_ = false, normed_ = false, stepped_ = false;
 };
 

@@ -219,15 +219,6 @@ inline Action exchange_action(const ProgramTables& tables, Op op, int stage, int
 // Whether a message of this kind leaves its stage's rank: there is a stage at the other end, on another rank.
 bool crosses_ranks(const ProgramTables& tables, Op op, int stage);
 
-// Calls `function` with the unit of an action of units, or with each unit of its stage if it names none.
-template <typename Function>
-void for_units_of(const ProgramTables& tables, const Action& action, Function function) {
-  if (action.unit) return function(*action.unit);
-  for (std::size_t unit = 0; unit < tables.units.size(); ++unit) {
-    if (tables.units[unit].stage == *action.stage) function(unit);
-  }
-}
-
 // The pipeline ranks that hold the copies of a tied unit, ascending, each once; empty for another unit.
 std::vector<int> tied_ranks(const ProgramTables& tables, const ProgramUnit& unit);
 // The copies of a tied unit on a pipeline rank. The rank's one TIE_GRAD names the first of them and serves all.

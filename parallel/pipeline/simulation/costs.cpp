@@ -128,9 +128,8 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
   if (is_message(op)) {
     return costs.transfers[std::min(stage, other_stage(op, stage))];
   }
-  double sum = 0.0;
-  for_units_of(tables, action, [&](std::size_t unit) { sum += cost_of(tables.units[unit], costs.units[unit], op); });
-  return sum;
+  const int unit = action.unit.value();
+  return cost_of(tables.units[unit], costs.units[unit], op);
 }
 
 double seconds_before_rows(const ActionCosts& costs, const Action& part) {

@@ -85,6 +85,7 @@ class Walk {
  private:
   void require_legible(std::size_t rank, const Action& action) const {
     auto reason = malformed(program_, pieces_, action);
+    if (!reason && takes_unit(action.op) && !action.unit) reason = "it names no unit";
     if (!reason && is_message(action.op)) {
       const int other = other_stage(action.op, *action.stage);
       const int ranks = static_cast<int>(ranks_.size());
@@ -261,15 +262,15 @@ class Walk {
 
   void gather(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::gather);
-    start.after(units_.takes_all_room(action) ? ranks_[rank].compute : ranks_[rank].room, Wait::room);
-    units_.gathered(action, settle(rank, Lane::gather, start));
+    start.after(units_.takes_all_room(*action.unit) ? ranks_[rank].compute : ranks_[rank].room, Wait::room);
+    units_.gathered(*action.unit, settle(rank, Lane::gather, start));
   }
 
   void reshard(std::size_t rank, const Action& action) {
     const Start start = channels_.with_compute(Lane::gather) ? begin(rank, Lane::gather)
                                                              : begin_at(ranks_[rank].compute, Wait::compute);
     const Instant end = note(rank, Lane::gather, start, 0.0);
-    if (units_.gives_room(action)) ranks_[rank].room = end;
+    if (units_.takes_room(*action.unit)) ranks_[rank].room = end;
   }
 
   void reduce(std::size_t rank, const Action& action) {
@@ -277,9 +278,7 @@ class Walk {
     Start start = begin(rank, Lane::reduce);
     start.after(state.compute, Wait::compute);
     state.reduced = settle(rank, Lane::reduce, start);
-    for (int inputs = units_.reduced(action, state.reduced); inputs > 0; --inputs) {
-      state.in_flight.push_back(state.reduced);
-    }
+    if (units_.reduced(*action.unit, state.reduced)) state.in_flight.push_back(state.reduced);
     while (static_cast<int>(state.in_flight.size()) > program_.reduce_inputs) {
       state.given_up = state.in_flight.front();
       state.in_flight.pop_front();
@@ -291,7 +290,7 @@ class Walk {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
     Start start = begin(rank, Lane::reduce);
-    const auto [copies, ranks, unreduced] = units_.tie_of(action);
+    const auto [copies, ranks, unreduced] = units_.tie_of(*action.unit);
     if (unreduced) start.after(state.compute, Wait::compute);
     if (ranks.size() < 2) {
       state.reduced = settle(rank, Lane::reduce, start);
@@ -302,7 +301,7 @@ class Walk {
     // A rank may wait at the tie of another parameter.
     const auto arrived = [&, &tied = copies](int each) {
       const auto place = static_cast<std::size_t>(each);
-      return ranks_[place].tie && units_.tie_of(program_.ranks[place][ranks_[place].next]).copies == tied;
+      return ranks_[place].tie && units_.tie_of(*program_.ranks[place][ranks_[place].next].unit).copies == tied;
     };
     if (!std::ranges::all_of(ranks, arrived)) return false;
     std::vector<Start> starts;
@@ -328,7 +327,7 @@ class Walk {
   void wait_reduction(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::compute);
     const double before = start.at.time;
-    units_.wait_for_reductions(action, start);
+    units_.wait_for_reduction(*action.unit, start);
     end_wait(rank, start, before);
   }
 

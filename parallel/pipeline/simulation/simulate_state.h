@@ -69,38 +69,24 @@ class UnitInstants {
   // The program outlives the instants.
   explicit UnitInstants(const Program& program)
       : program_(program),
-        gathered_(program.units.size() + program.stages.size()),
+        gathered_(program.units.size()),
         accumulating_(program.units.size(), false),
-        reduced_(program.units.size()),
-        units_of_stage_(program.stages.size()) {
-    for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
-      units_of_stage_.at(program.units[unit].stage).push_back(unit);
-    }
-  }
+        reduced_(program.units.size()) {}
 
   // In a solved step a gather takes memory that any earlier action of the list has released.
-  bool takes_all_room(const Action& gather) const {
-    return gather.unit && program_.units[*gather.unit].policy.residency == Residency::solved;
+  bool takes_all_room(std::size_t unit) const { return program_.units[unit].policy.residency == Residency::solved; }
+  // Whether gathers take room, which reshards give back.
+  bool takes_room(std::size_t unit) const {
+    return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
   }
-  void gathered(const Action& gather, const Instant& end) {
-    if (!gather.unit) gathered_[slot_of_stage(*gather.stage)] = end;
-    for_units_of(gather, [&](std::size_t unit) {
-      if (takes_room(unit)) gathered_[unit] = end;
-    });
-  }
-  bool gives_room(const Action& reshard) const {
-    bool gives = !reshard.unit;
-    for_units_of(reshard, [&](std::size_t unit) { gives = gives || takes_room(unit); });
-    return gives;
+  void gathered(std::size_t unit, const Instant& end) {
+    if (takes_room(unit)) gathered_[unit] = end;
   }
 
   // A computation waits for the gathers that it reads, and for `given_up`, the reduction whose memory its first
   // gradient of a unit takes.
   void wait_for(const Action& action, const ScheduledPiece& piece, const Instant& given_up, Start& start) {
-    if (!piece.segment) {
-      if (reads_parameters(action.op)) start.after(gathered_[slot_of_stage(piece.stage)], Wait::gather);
-      return;
-    }
+    if (!piece.segment) return;
     const ProgramSegment& segment = program_.segments[*piece.segment];
     const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
     for (int unit : segment.units) {
@@ -111,23 +97,17 @@ class UnitInstants {
     }
   }
 
-  // Returns the number of inputs that stay in the pool behind the reduction.
-  int reduced(const Action& reduction, const Instant& end) {
-    int inputs = 0;
-    for_units_of(reduction, [&](std::size_t unit) {
-      const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
-      accumulating_[unit] = false;
-      reduced_[unit].push_back(end);
-      if (accumulated || program_.units[unit].reduce_input_bytes > 0) ++inputs;
-    });
-    return inputs;
+  // Returns whether an input stays in the pool behind the reduction.
+  bool reduced(std::size_t unit, const Instant& end) {
+    const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
+    accumulating_[unit] = false;
+    reduced_[unit].push_back(end);
+    return accumulated || program_.units[unit].reduce_input_bytes > 0;
   }
-  void wait_for_reductions(const Action& wait, Start& start) {
-    for_units_of(wait, [&](std::size_t unit) {
-      if (reduced_[unit].empty()) return;
-      start.after(reduced_[unit].front(), Wait::reduction);
-      reduced_[unit].pop_front();
-    });
+  void wait_for_reduction(std::size_t unit, Start& start) {
+    if (reduced_[unit].empty()) return;
+    start.after(reduced_[unit].front(), Wait::reduction);
+    reduced_[unit].pop_front();
   }
 
   // The copies of a tied parameter, and the ranks that hold them.
@@ -135,13 +115,9 @@ class UnitInstants {
     std::vector<int> copies, ranks;
     bool unreduced = false;  // ProgramUnit::tied_unreduced
   };
-  Tie tie_of(const Action& tie) const {
-    Tie found;
-    for_units_of(tie, [&](std::size_t unit) {
-      const ProgramUnit& entry = program_.units[unit];
-      if (!entry.copies.empty()) found = {entry.copies, tied_ranks(program_, entry), entry.tied_unreduced};
-    });
-    return found;
+  Tie tie_of(std::size_t unit) const {
+    const ProgramUnit& entry = program_.units[unit];
+    return {entry.copies, tied_ranks(program_, entry), entry.tied_unreduced};
   }
 
  private:
@@ -149,23 +125,12 @@ class UnitInstants {
     const ProgramUnit& entry = program_.units[unit];
     return !entry.replicated && !entry.frozen && entry.gradient_bytes > 0;
   }
-  bool takes_room(std::size_t unit) const {
-    return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
-  }
-  std::size_t slot_of_stage(int stage) const { return program_.units.size() + stage; }
-
-  // As weft::for_units_of, for the many actions of a walk.
-  template <typename Function>
-  void for_units_of(const Action& action, Function function) const {
-    if (action.unit) return function(*action.unit);
-    for (std::size_t unit : units_of_stage_[*action.stage]) function(unit);
-  }
 
   const Program& program_;
-  std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
-  std::vector<bool> accumulating_;            // by unit
-  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions not waited for yet, oldest first
-  std::vector<std::vector<std::size_t>> units_of_stage_;
+  // By unit.
+  std::vector<Instant> gathered_;
+  std::vector<bool> accumulating_;
+  std::vector<std::deque<Instant>> reduced_;  // the reductions not waited for yet, oldest first
 };
 
 // When the results of each stage and microbatch exist, and when they have arrived.
