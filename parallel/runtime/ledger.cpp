@@ -3,17 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "parallel/runtime/error.h"
 
 namespace weft {
-
-std::int64_t BucketBytes::total() const {
-  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-}
 
 std::string to_text(const BucketBytes& bytes) {
   std::vector<std::string> parts;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,15 +40,21 @@ constexpr bool is_static(Bucket bucket) {
          bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
 }
 
-// Bytes by bucket, indexed by Bucket.
-struct BucketBytes {
-  std::array<std::int64_t, bucket_count> bytes{};
+// What shard units hold beside their shards: full parameters, accumulators, and the copies of reductions.
+inline constexpr std::array unit_buckets = {Bucket::unsharded_parameters, Bucket::unsharded_gradients,
+                                            Bucket::communication};
 
-  std::int64_t& operator[](Bucket bucket) { return bytes[static_cast<std::size_t>(bucket)]; }
-  std::int64_t operator[](Bucket bucket) const { return bytes[static_cast<std::size_t>(bucket)]; }
-  std::int64_t total() const;
-  bool operator==(const BucketBytes&) const = default;
+// Bytes, or their integrals, by bucket; indexed by Bucket.
+template <typename Number>
+struct ByBucket {
+  std::array<Number, bucket_count> bytes{};
+
+  Number& operator[](Bucket bucket) { return bytes[static_cast<std::size_t>(bucket)]; }
+  Number operator[](Bucket bucket) const { return bytes[static_cast<std::size_t>(bucket)]; }
+  Number total() const { return std::accumulate(bytes.begin(), bytes.end(), Number{}); }
+  bool operator==(const ByBucket&) const = default;
 };
+using BucketBytes = ByBucket<std::int64_t>;
 
 // "sharded_parameters 1024, activations 64 bytes": the buckets that are not zero.
 std::string to_text(const BucketBytes& bytes);

@@ -389,9 +389,9 @@ Program weighed_program(const UnitPolicy& policy, int microbatches) {
 TEST(TransientPeak, AddsWhatIsAliveWhileAnActionRuns) {
   const Program program = weighed_program({.residency = Residency::reshard_after_use, .lookahead = 0}, 2);
   const TransientPeak peak = transient_peak(program, 0);
-  EXPECT_EQ(peak.unsharded_parameters, 1);
-  EXPECT_EQ(peak.unsharded_gradients, 100);
-  EXPECT_EQ(peak.activations, 4 * 10000);
+  EXPECT_EQ(peak.buckets[Bucket::unsharded_parameters], 1);
+  EXPECT_EQ(peak.buckets[Bucket::unsharded_gradients], 100);
+  EXPECT_EQ(peak.buckets[Bucket::activations], 4 * 10000);
   EXPECT_EQ(peak.bytes, 40101);
   EXPECT_EQ(peak.index, place(program, 0, "0B0(blocks.1)"));
 }

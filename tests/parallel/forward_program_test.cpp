@@ -169,7 +169,7 @@ TEST(ForwardProgram, NothingIsKeptOfASegmentThatHasRun) {
   const Program program = compile_forward(tables, 1, 4);
   const TransientPeak peak = transient_peak(program, 0);
   EXPECT_EQ(peak.bytes, 70 + 5);
-  EXPECT_EQ(peak.activations, 70);
+  EXPECT_EQ(peak.buckets[Bucket::activations], 70);
   std::int64_t largest = 0;
   for (const MemorySample& sample : memory_curve(program, simulate(program, even_costs(program)), 0)) {
     largest = std::max(largest, sample.bytes());

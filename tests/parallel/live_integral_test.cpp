@@ -51,10 +51,10 @@ void expect_ticks(const ProgramTables& tables, int microbatches, const std::vect
   for (std::size_t u = 0; u < expected.size(); ++u) {
     const ProgramUnit& unit = program.units[u];
     const std::int64_t steps = expected[u].whole * unit.unsharded_bytes + expected[u].parts * unit.island_bytes;
-    EXPECT_EQ(integral.unit_byte_steps[u].unsharded_parameters, steps) << unit.name;
+    EXPECT_EQ(integral.unit_byte_steps[u][Bucket::unsharded_parameters], steps) << unit.name;
     sum += steps;
   }
-  EXPECT_EQ(integral.byte_steps.unsharded_parameters, sum);
+  EXPECT_EQ(integral.byte_steps[Bucket::unsharded_parameters], sum);
 }
 
 // Two blocks, two microbatches: F0 F1 B1 B0 F0 F1 B1 B0. Uses that follow each other share a gather: those of block 1
@@ -96,15 +96,15 @@ TEST(LiveIntegral, OfGradientsAndBuffersByHand) {
   tables.units[1].reduce_input_bytes = 300;
   tables.units[1].reduce_part_bytes = 30;
   const LiveIntegral integral = live_integral(compiled(tables, "1f1b", 2), 0);
-  const LiveBytes &first = integral.unit_byte_steps[0], &second = integral.unit_byte_steps[1];
-  EXPECT_EQ(first.unsharded_gradients, 5 * 1000);   // 4-8
-  EXPECT_EQ(second.unsharded_gradients, 5 * 2000);  // 3-7
-  EXPECT_EQ(integral.byte_steps.unsharded_gradients, 15'000);
-  EXPECT_EQ(first.communication, 0);
-  EXPECT_EQ(second.communication, 300);  // 8; its part lives in the reduction alone
-  EXPECT_EQ(integral.byte_steps.communication, 300);
-  EXPECT_EQ(integral.peak.unsharded_gradients, 3000);
-  EXPECT_EQ(integral.peak.communication, 330);
+  const BucketBytes &first = integral.unit_byte_steps[0], &second = integral.unit_byte_steps[1];
+  EXPECT_EQ(first[Bucket::unsharded_gradients], 5 * 1000);   // 4-8
+  EXPECT_EQ(second[Bucket::unsharded_gradients], 5 * 2000);  // 3-7
+  EXPECT_EQ(integral.byte_steps[Bucket::unsharded_gradients], 15'000);
+  EXPECT_EQ(first[Bucket::communication], 0);
+  EXPECT_EQ(second[Bucket::communication], 300);  // 8; its part lives in the reduction alone
+  EXPECT_EQ(integral.byte_steps[Bucket::communication], 300);
+  EXPECT_EQ(integral.peak[Bucket::unsharded_gradients], 3000);
+  EXPECT_EQ(integral.peak[Bucket::communication], 330);
 }
 
 // Weight gradients of the units 2, 1 and 0, each reduced at once. A wait in front of the last gives back what was
@@ -112,8 +112,8 @@ TEST(LiveIntegral, OfGradientsAndBuffersByHand) {
 TEST(LiveIntegral, OfReductionsInFlightByHand) {
   const auto gradients = [](std::optional<int> waited_for) {
     std::vector<std::int64_t> byte_steps;
-    for (const LiveBytes& unit : live_integral(reduced_in_turn(waited_for), 0).unit_byte_steps) {
-      byte_steps.push_back(unit.unsharded_gradients);
+    for (const BucketBytes& unit : live_integral(reduced_in_turn(waited_for), 0).unit_byte_steps) {
+      byte_steps.push_back(unit[Bucket::unsharded_gradients]);
     }
     return byte_steps;
   };
@@ -148,23 +148,22 @@ TEST(LiveIntegral, IsTheSumOfTheCurveAndOfTheUnits) {
     for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
       SCOPED_TRACE(fmt::format("seed {}, rank {}", seed, rank));
       const LiveIntegral integral = live_integral(program, rank);
-      ASSERT_EQ(integral.byte_steps.unsharded_parameters, plain_reading(program, rank));
+      ASSERT_EQ(integral.byte_steps[Bucket::unsharded_parameters], plain_reading(program, rank));
       const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
       const std::vector<LiveAction> curve = live_bytes(program, rank);
-      for (const auto kind :
-           {&LiveBytes::unsharded_parameters, &LiveBytes::unsharded_gradients, &LiveBytes::communication}) {
+      for (const auto kind : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
         std::int64_t sum = 0, peak = 0, of_units = 0;
         for (std::size_t i = 0; i < actions.size(); ++i) {
-          if (is_compute(actions[i].op)) sum += curve[i].after.*kind;
-          peak = std::max(peak, curve[i].most.*kind);
+          if (is_compute(actions[i].op)) sum += curve[i].after[kind];
+          peak = std::max(peak, curve[i].most[kind]);
         }
-        for (const LiveBytes& unit : integral.unit_byte_steps) of_units += unit.*kind;
-        ASSERT_EQ(integral.byte_steps.*kind, sum);
+        for (const BucketBytes& unit : integral.unit_byte_steps) of_units += unit[kind];
+        ASSERT_EQ(integral.byte_steps[kind], sum);
         ASSERT_EQ(of_units, sum);
-        ASSERT_EQ(integral.peak.*kind, peak);
+        ASSERT_EQ(integral.peak[kind], peak);
       }
-      communication += integral.byte_steps.communication;
-      gradients += integral.byte_steps.unsharded_gradients;
+      communication += integral.byte_steps[Bucket::communication];
+      gradients += integral.byte_steps[Bucket::unsharded_gradients];
     }
   }
   EXPECT_GT(communication, 0);
@@ -185,11 +184,11 @@ TEST(LiveIntegral, IsTheIntegralOverTimeWhereTimeIsTicks) {
       const ProgramCosts costs = even_costs(program, {4.0, 2.0, 2.0});
       const auto channels = LaneChannels::serial();
       const ByteSeconds timed = byte_seconds(memory_curve(program, simulate(program, costs, channels), 0, channels));
-      const LiveBytes listed = live_integral(program, 0).byte_steps;
-      EXPECT_EQ(timed.unsharded_parameters, static_cast<double>(listed.unsharded_parameters));
-      EXPECT_EQ(timed.unsharded_gradients, static_cast<double>(listed.unsharded_gradients));
-      EXPECT_EQ(timed.communication, static_cast<double>(listed.communication));
-      EXPECT_GT(listed.communication, 0);
+      const BucketBytes listed = live_integral(program, 0).byte_steps;
+      EXPECT_EQ(timed[Bucket::unsharded_parameters], static_cast<double>(listed[Bucket::unsharded_parameters]));
+      EXPECT_EQ(timed[Bucket::unsharded_gradients], static_cast<double>(listed[Bucket::unsharded_gradients]));
+      EXPECT_EQ(timed[Bucket::communication], static_cast<double>(listed[Bucket::communication]));
+      EXPECT_GT(listed[Bucket::communication], 0);
     }
   }
 }
@@ -199,9 +198,9 @@ TEST(LiveIntegral, IsTheIntegralOverTimeWhereTimeIsTicks) {
 TEST(LiveIntegral, OverTimeCountsTheSecondsOfTransfers) {
   const std::vector<MemorySample> curve = {{0, 8, 0, 0, 0}, {12, 8, 4, 0, 16}, {15, 0, 4, 2, 0}, {35, 0, 0, 0, 0}};
   const ByteSeconds timed = byte_seconds(curve);
-  EXPECT_EQ(timed.unsharded_parameters, 8 * 15);
-  EXPECT_EQ(timed.unsharded_gradients, 4 * 23);
-  EXPECT_EQ(timed.communication, 2 * 20);
+  EXPECT_EQ(timed[Bucket::unsharded_parameters], 8 * 15);
+  EXPECT_EQ(timed[Bucket::unsharded_gradients], 4 * 23);
+  EXPECT_EQ(timed[Bucket::communication], 2 * 20);
 }
 
 }  // namespace

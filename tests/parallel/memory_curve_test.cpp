@@ -130,10 +130,10 @@ TEST(MemoryCurve, InSeriesItIsTheList) {
       const TransientPeak listed = transient_peak(program, rank);
       const MemorySample peak = peak_of(memory_curve(program, simulation, rank, LaneChannels::serial()));
       ASSERT_EQ(peak.bytes(), listed.bytes) << "seed " << seed << ", rank " << rank;
-      EXPECT_EQ(peak.unsharded_parameters, listed.unsharded_parameters);
-      EXPECT_EQ(peak.unsharded_gradients, listed.unsharded_gradients);
-      EXPECT_EQ(peak.communication, listed.communication);
-      EXPECT_EQ(peak.activations, listed.activations);
+      EXPECT_EQ(peak.unsharded_parameters, listed.buckets[Bucket::unsharded_parameters]);
+      EXPECT_EQ(peak.unsharded_gradients, listed.buckets[Bucket::unsharded_gradients]);
+      EXPECT_EQ(peak.communication, listed.buckets[Bucket::communication]);
+      EXPECT_EQ(peak.activations, listed.buckets[Bucket::activations]);
     }
   }
 }

@@ -92,7 +92,9 @@ TEST(Offload, LeavesAnyListAsItIs) {
     EXPECT_EQ(copy_cells(add_offload(bare)), copy_cells(program)) << seed;
     for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
       const auto& list = program.ranks[static_cast<std::size_t>(rank)];
-      EXPECT_LE(live_integral(program, rank).peak.activations, live_integral(kept, rank).peak.activations) << seed;
+      EXPECT_LE(live_integral(program, rank).peak[Bucket::activations],
+                live_integral(kept, rank).peak[Bucket::activations])
+          << seed;
       EXPECT_EQ(live_bytes(program, rank).back().after, live_bytes(kept, rank).back().after) << seed;
       std::int64_t freed = 0;
       for (std::size_t i = 0; i < list.size(); ++i) {
@@ -108,7 +110,8 @@ TEST(Offload, LeavesAnyListAsItIs) {
         EXPECT_GT(beside, 0) << seed;
         freed += beside * list[j].bytes;
       }
-      EXPECT_EQ(live_integral(kept, rank).byte_steps.activations - live_integral(program, rank).byte_steps.activations,
+      EXPECT_EQ(live_integral(kept, rank).byte_steps[Bucket::activations] -
+                    live_integral(program, rank).byte_steps[Bucket::activations],
                 freed)
           << seed;
     }

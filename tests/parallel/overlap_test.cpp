@@ -245,8 +245,8 @@ TEST(OverlapPeak, CountsBothHalves) {
   EXPECT_EQ(format_actions(program, at_detail(program.ranks[0], Detail::compute_only), " "),
             "0F0 (0F1;0B0)OVERLAP_F_B 0B1");
   // F0: 20; F1's first segment: 30; B0's last: still 30, then 20; F1's second: 30.
-  EXPECT_EQ(transient_peak(program, 0).activations, 30);
-  EXPECT_EQ(transient_peak(compile(tables, without_pairs(order)), 0).activations, 40);
+  EXPECT_EQ(transient_peak(program, 0).buckets[Bucket::activations], 30);
+  EXPECT_EQ(transient_peak(compile(tables, without_pairs(order)), 0).buckets[Bucket::activations], 40);
 }
 
 // --- checks ---------------------------------------------------------------------------------------------------------

@@ -375,17 +375,17 @@ TEST(RecomputeMemory, KeepsInputsAndMakesOneBlockAtATime) {
   const auto peak = [](std::string_view schedule, bool recomputes, int blocks, int microbatches) {
     return transient_peak(compiled(sized_tables(recomputes, blocks), schedule, microbatches), 0);
   };
-  EXPECT_EQ(peak("1f1b", false, 4, 3).activations, 1 + 4 * 1100 + 20);
+  EXPECT_EQ(peak("1f1b", false, 4, 3).buckets[Bucket::activations], 1 + 4 * 1100 + 20);
   // The last block: its input is a part of its activations then; the head's is gone.
-  EXPECT_EQ(peak("1f1b", true, 4, 3).activations, 1 + 3 * 7 + 1100);
-  EXPECT_EQ(peak("gpipe", false, 4, 3).activations, 3 * (1 + 4 * 1100 + 20));
-  EXPECT_EQ(peak("gpipe", true, 4, 3).activations, 2 * (1 + 4 * 7 + 20) + 1 + 3 * 7 + 1100);
+  EXPECT_EQ(peak("1f1b", true, 4, 3).buckets[Bucket::activations], 1 + 3 * 7 + 1100);
+  EXPECT_EQ(peak("gpipe", false, 4, 3).buckets[Bucket::activations], 3 * (1 + 4 * 1100 + 20));
+  EXPECT_EQ(peak("gpipe", true, 4, 3).buckets[Bucket::activations], 2 * (1 + 4 * 7 + 20) + 1 + 3 * 7 + 1100);
   // What waits for weight gradients of the second block is there while the first is recomputed: 230. At five times as
   // much the peak is that of both blocks.
   Program split = compiled(sized_tables(true, 2), "zb_h1", 1);
-  EXPECT_EQ(transient_peak(split, 0).activations, 1 + 230 + 1100);
+  EXPECT_EQ(transient_peak(split, 0).buckets[Bucket::activations], 1 + 230 + 1100);
   for (ProgramSegment& segment : split.segments) segment.pending_bytes *= 5;
-  EXPECT_EQ(transient_peak(split, 0).activations, 1 + 2 * 5 * 230);
+  EXPECT_EQ(transient_peak(split, 0).buckets[Bucket::activations], 1 + 2 * 5 * 230);
 }
 
 // The two other walks: at any times the peak is no less than in the order of the list. A simulated lane has the same
@@ -393,7 +393,7 @@ TEST(RecomputeMemory, KeepsInputsAndMakesOneBlockAtATime) {
 TEST(RecomputeMemory, IsTheSameInEveryWalk) {
   for (const char* schedule : {"1f1b", "gpipe", "zb_h1"}) {
     const Program program = compiled(sized_tables(true, 3), schedule, 4);
-    const std::int64_t peak = transient_peak(program, 0).activations;
+    const std::int64_t peak = transient_peak(program, 0).buckets[Bucket::activations];
     EXPECT_EQ(peak_at_any_times(program, 0), peak);
     const Simulation simulation = simulate(program, even_costs(program));
     std::int64_t most = 0, last = -1;

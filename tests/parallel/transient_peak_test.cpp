@@ -16,7 +16,7 @@ TEST(TransientPeak, GradientsLiveUntilTheirReduction) {
     ProgramTables tables = stage_tables(1, 4, policy);
     tables.reduce_inputs = reduce_inputs;
     for (ProgramUnit& unit : tables.units) unit.gradient_bytes = 100;
-    return transient_peak(compiled(tables, "1f1b", 3), 0).unsharded_gradients;
+    return transient_peak(compiled(tables, "1f1b", 3), 0).buckets[Bucket::unsharded_gradients];
   };
   for (int reduce_inputs : {0, 1, 2, 3}) {
     EXPECT_EQ(gradients({.reduce_every = 1}, reduce_inputs), 100 * (1 + reduce_inputs));
@@ -38,17 +38,17 @@ TEST(TransientPeak, AReductionInAnotherDtypeTakesACopyAndAPart) {
     tables.reduce_inputs = reduce_inputs;
     const TransientPeak peak = transient_peak(compiled(tables, "1f1b", 3), 0);
     EXPECT_EQ(peak.bytes, 100 + 50 * std::max(1, reduce_inputs)) << reduce_inputs;
-    EXPECT_EQ(peak.unsharded_gradients, 100);
-    EXPECT_EQ(peak.communication, 50 * std::max(1, reduce_inputs));
+    EXPECT_EQ(peak.buckets[Bucket::unsharded_gradients], 100);
+    EXPECT_EQ(peak.buckets[Bucket::communication], 50 * std::max(1, reduce_inputs));
   }
 }
 
 // Reductions end in their order: a wait for the second gives the input of the first back as well.
 TEST(TransientPeak, AWaitGivesBackTheInputsUpToItsReduction) {
-  EXPECT_EQ(transient_peak(reduced_in_turn(std::nullopt), 0).unsharded_gradients, 350);
-  EXPECT_EQ(transient_peak(reduced_in_turn(2), 0).unsharded_gradients, 250);
+  EXPECT_EQ(transient_peak(reduced_in_turn(std::nullopt), 0).buckets[Bucket::unsharded_gradients], 350);
+  EXPECT_EQ(transient_peak(reduced_in_turn(2), 0).buckets[Bucket::unsharded_gradients], 250);
   const TransientPeak both = transient_peak(reduced_in_turn(1), 0);
-  EXPECT_EQ(both.unsharded_gradients, 200);
+  EXPECT_EQ(both.buckets[Bucket::unsharded_gradients], 200);
   EXPECT_EQ(both.index, 2u);  // the second gradient, beside the input of the first
   // Of copies in another dtype too.
   Program copies = reduced_in_turn(1);
@@ -94,7 +94,7 @@ TEST(TransientPeak, AnInputGradientLeavesWhatTheWeightGradientReads) {
               one_late = {{f, 0}, {i, 0}, {f, 1}, {w, 0}, {i, 1}, {w, 1}},
               both_late = {{f, 0}, {i, 0}, {f, 1}, {i, 1}, {w, 0}, {w, 1}};
   const auto activations = [](std::int64_t pending, const Order& order) {
-    return peak_of_order({{10, pending}}, order).activations;
+    return peak_of_order({{10, pending}}, order).buckets[Bucket::activations];
   };
   for (const Order& order : {whole, at_once}) {
     EXPECT_EQ(activations(0, order), 10);
@@ -113,11 +113,12 @@ TEST(TransientPeak, PiecesOfABackwardGoOneAfterTheOther) {
   constexpr Op f = Op::forward, i = Op::backward_input, w = Op::backward_weight, b = Op::backward;
   for (bool lowered : {true, false}) {
     // 110 after the forward; then 10 + 70 and 10, then 40.
-    EXPECT_EQ(peak_of_order({{10, 40}, {100, 70}}, {{f, 0}, {b, 0}}, lowered).activations, 110);
+    EXPECT_EQ(peak_of_order({{10, 40}, {100, 70}}, {{f, 0}, {b, 0}}, lowered).buckets[Bucket::activations], 110);
     // 10 + 130, then 10, then 125.
-    EXPECT_EQ(peak_of_order({{10, 125}, {100, 130}}, {{f, 0}, {b, 0}}, lowered).activations, 140);
+    EXPECT_EQ(peak_of_order({{10, 125}, {100, 130}}, {{f, 0}, {b, 0}}, lowered).buckets[Bucket::activations], 140);
     // The same split: 10 + 130, then 125 + 130.
-    EXPECT_EQ(peak_of_order({{10, 125}, {100, 130}}, {{f, 0}, {i, 0}, {w, 0}}, lowered).activations, 255);
+    EXPECT_EQ(peak_of_order({{10, 125}, {100, 130}}, {{f, 0}, {i, 0}, {w, 0}}, lowered).buckets[Bucket::activations],
+              255);
   }
 }
 

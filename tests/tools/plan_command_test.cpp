@@ -44,8 +44,9 @@ TEST_F(PlanCommand, PrintsTheJsonOfThePlan) {
     EXPECT_EQ(buckets, planned.peak.total());
     EXPECT_EQ(live, planned.peak.total());
     EXPECT_EQ(rank["unit_peak_bytes"]["unsharded_gradients"], planned.integral.peak.unsharded_gradients);
-    EXPECT_EQ(rank["byte_steps"]["unsharded_parameters"], planned.integral.byte_steps.unsharded_parameters);
-    EXPECT_EQ(rank["byte_seconds"]["unsharded_parameters"].get<double>(), plan.byte_seconds[r].unsharded_parameters);
+    EXPECT_EQ(rank["byte_steps"]["unsharded_parameters"], planned.integral.byte_steps[Bucket::unsharded_parameters]);
+    EXPECT_EQ(rank["byte_seconds"]["unsharded_parameters"].get<double>(),
+              plan.byte_seconds[r][Bucket::unsharded_parameters]);
   }
   ASSERT_EQ(json["communication"].size(), plan.communication.size());
   for (std::size_t i = 0; i < plan.communication.size(); ++i) {

@@ -186,7 +186,8 @@ std::vector<EvaluatedBytes> evaluated_bytes(const Config& trained, const std::ve
     EvaluatedBytes& own = bytes[static_cast<std::size_t>(rank)];
     own.measured = run.ledger().at_peak();
     own.planned = static_bytes(run.stages().planned());
-    own.planned[Bucket::activations] = transient_peak(run.plan().program, mesh.coordinates(rank).pp).activations;
+    own.planned[Bucket::activations] =
+        transient_peak(run.plan().program, mesh.coordinates(rank).pp).buckets[Bucket::activations];
   });
   return bytes;
 }

@@ -386,7 +386,7 @@ TEST(Generation, HoldsACacheOfTheLengthThatIsAsked) {
       std::int64_t planned = 0;
       const auto feed = [&](const std::vector<std::int32_t>& tokens, std::int64_t of) {
         run.feed(tokens, of);
-        planned = std::max(planned, transient_peak(run.run().plan().program, 0).activations);
+        planned = std::max(planned, transient_peak(run.run().plan().program, 0).buckets[Bucket::activations]);
       };
       feed({'t', 'h', 'r', 'e', 'a', 'd'}, 1);
       run.share_first_sequence();

@@ -18,7 +18,7 @@ inline std::int64_t largest_kept(Program program, int pipeline_rank) {
     unit.unsharded_bytes = unit.island_bytes = 0;
     unit.gradient_bytes = unit.reduce_input_bytes = unit.reduce_part_bytes = 0;
   }
-  return transient_peak(program, pipeline_rank).activations;
+  return transient_peak(program, pipeline_rank).buckets[Bucket::activations];
 }
 
 // Tensors between stages that a rank may hold at once. They are messages not yet read, the output of a stage for the

@@ -109,11 +109,11 @@ TEST(RunPlan, HasByteStepsAndByteSeconds) {
     const auto at = static_cast<std::size_t>(rank.ranks.at.pp);
     EXPECT_EQ(rank.integral.byte_steps, live_integral(program, rank.ranks.at.pp).byte_steps);
     const ByteSeconds held = byte_seconds(step.memory[at]);
-    EXPECT_DOUBLE_EQ(plan.byte_seconds[at].unsharded_parameters, held.unsharded_parameters);
-    EXPECT_DOUBLE_EQ(plan.byte_seconds[at].unsharded_gradients, held.unsharded_gradients);
-    EXPECT_DOUBLE_EQ(plan.byte_seconds[at].communication, held.communication);
-    EXPECT_GT(held.unsharded_parameters, 0.0);
-    EXPECT_GT(held.unsharded_gradients, 0.0);
+    EXPECT_DOUBLE_EQ(plan.byte_seconds[at][Bucket::unsharded_parameters], held[Bucket::unsharded_parameters]);
+    EXPECT_DOUBLE_EQ(plan.byte_seconds[at][Bucket::unsharded_gradients], held[Bucket::unsharded_gradients]);
+    EXPECT_DOUBLE_EQ(plan.byte_seconds[at][Bucket::communication], held[Bucket::communication]);
+    EXPECT_GT(held[Bucket::unsharded_parameters], 0.0);
+    EXPECT_GT(held[Bucket::unsharded_gradients], 0.0);
   }
 }
 

@@ -188,17 +188,17 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
     const Coordinates at = mesh.coordinates(static_cast<int>(rank));
     const Program program = step_program(ResolvedRun(resolved_.config), at);
     const std::vector<LiveAction> live = live_bytes(program, at.pp);
-    LiveBytes sum;
+    BucketBytes sum;
     for (std::size_t i = 0; i < live.size(); ++i) {
       if (!is_compute(program.ranks[static_cast<std::size_t>(at.pp)][i].op)) continue;
-      sum.unsharded_parameters += live[i].after.unsharded_parameters;
-      sum.unsharded_gradients += live[i].after.unsharded_gradients;
-      sum.communication += live[i].after.communication;
+      sum[Bucket::unsharded_parameters] += live[i].after[Bucket::unsharded_parameters];
+      sum[Bucket::unsharded_gradients] += live[i].after[Bucket::unsharded_gradients];
+      sum[Bucket::communication] += live[i].after[Bucket::communication];
     }
-    EXPECT_EQ(entry.at("byte_steps"), SortedJson({{"unsharded_parameters", sum.unsharded_parameters},
-                                                  {"unsharded_gradients", sum.unsharded_gradients},
-                                                  {"communication", sum.communication}}));
-    EXPECT_GT(sum.unsharded_gradients, 0);
+    EXPECT_EQ(entry.at("byte_steps"), SortedJson({{"unsharded_parameters", sum[Bucket::unsharded_parameters]},
+                                                  {"unsharded_gradients", sum[Bucket::unsharded_gradients]},
+                                                  {"communication", sum[Bucket::communication]}}));
+    EXPECT_GT(sum[Bucket::unsharded_gradients], 0);
     EXPECT_EQ(entry.at("rank"), rank);
     EXPECT_EQ(entry.at("peak_bytes"), result.measured[rank].total());
     for (std::size_t b = 0; b < bucket_count; ++b) {

@@ -144,10 +144,10 @@ TEST_P(WalkOf, AListHasEveryActionOnceAndTheParametersThatTheListLeaves) {
       std::int64_t live = 0;
       for (const int unit : gathered) live += fine.program.units[static_cast<std::size_t>(unit)].unsharded_bytes;
       for (const int unit : parted) live += fine.program.units[static_cast<std::size_t>(unit)].island_bytes;
-      EXPECT_EQ(fine.lines[i].live.unsharded_parameters, live) << i;
+      EXPECT_EQ(fine.lines[i].live[Bucket::unsharded_parameters], live) << i;
       EXPECT_EQ(fine.lines[i].op, actions[i].op);
     }
-    EXPECT_EQ(fine.lines.back().live, LiveBytes{});
+    EXPECT_EQ(fine.lines.back().live, BucketBytes{});
     // The other grain: the same actions in fewer lines, and the same sums.
     std::size_t next = 0;
     std::int64_t sent = 0;

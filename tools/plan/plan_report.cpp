@@ -104,13 +104,10 @@ BenchTable units_table(const RunPlan& plan) {
   const ByteUnit unit = memory_unit(plan);
   BenchTable table{{"what", fmt::format("peak {}", unit.name()), fmt::format("{} x computing actions", unit.name()),
                     fmt::format("{} x seconds", unit.name())}};
-  const auto add = [&](Bucket bucket, std::int64_t LiveBytes::*kind, double byte_seconds) {
-    table.add(bucket_words(bucket), unit.number(integral.peak.*kind, 3), unit.number(integral.byte_steps.*kind, 3),
-              unit.number(byte_seconds, 3));
-  };
-  add(Bucket::unsharded_parameters, &LiveBytes::unsharded_parameters, timed.unsharded_parameters);
-  add(Bucket::unsharded_gradients, &LiveBytes::unsharded_gradients, timed.unsharded_gradients);
-  add(Bucket::communication, &LiveBytes::communication, timed.communication);
+  for (const Bucket bucket : unit_buckets) {
+    table.add(bucket_words(bucket), unit.number(integral.peak[bucket], 3), unit.number(integral.byte_steps[bucket], 3),
+              unit.number(timed[bucket], 3));
+  }
   return table;
 }
 

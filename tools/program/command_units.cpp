@@ -35,7 +35,7 @@ struct UnitRow {
   std::vector<ProgramCollective> moves = {};     // payloads of the unit's gathers and reductions
   std::string wrap = {};                         // how its family is wrapped; empty for replicated parameters
   std::map<UpdateGroup, UpdateRule> rules = {};  // rules that update its parameters; empty if frozen
-  LiveBytes byte_steps = {};                     // of a step (live_integral)
+  BucketBytes byte_steps = {};                   // of a step (live_integral)
 
   bool replicated() const { return unit.plan.replicated(); }
   // Without padding.
@@ -219,7 +219,8 @@ void print_text(const std::vector<UnitRow>& rows) {
                row.wrap.empty() ? "" : fmt::format("; wrap {}", row.wrap), rules_text(row));
     fmt::print("    moves     {}\n", moves_text(row));
     fmt::print("    live      {:.3f} MiB x computing actions of full parameters, {:.3f} of unsharded gradients\n",
-               mebibytes(row.byte_steps.unsharded_parameters), mebibytes(row.byte_steps.unsharded_gradients));
+               mebibytes(row.byte_steps[Bucket::unsharded_parameters]),
+               mebibytes(row.byte_steps[Bucket::unsharded_gradients]));
     fmt::print("    together  {}\n", row.unit.plan.why);
     fmt::print("    kept      {}\n", row.unit.policy.reason);
   }

@@ -49,12 +49,12 @@ Json buckets_json(const BucketBytes& bytes);
 // {"sharded_parameters": {"predicted", "measured"}, ...}
 Json buckets_json(const BucketBytes& predicted, const BucketBytes& measured);
 
-// {"unsharded_parameters": 1024, ...}: of what units hold, for types with these fields.
-template <typename Bytes>
-Json unit_bytes_json(const Bytes& bytes) {
-  return {{"unsharded_parameters", bytes.unsharded_parameters},
-          {"unsharded_gradients", bytes.unsharded_gradients},
-          {"communication", bytes.communication}};
+// {"unsharded_parameters": 1024, ...}: of what units hold.
+template <typename Number>
+Json unit_bytes_json(const ByBucket<Number>& bytes) {
+  Json json;
+  for (const Bucket bucket : unit_buckets) json[std::string(name_of(bucket))] = bytes[bucket];
+  return json;
 }
 
 // "sharded parameters"

@@ -86,14 +86,14 @@ std::vector<Column> columns_of(const WalkedStep& step, const Scale& scale) {
   }
   columns.push_back(
       {"sent", [scale](const WalkLine& line) { return line.sent > 0 ? scale(line.sent, line.is_bound) : ""; }});
-  const auto live = [&](const char* header, std::int64_t LiveBytes::*bytes) {
-    if (!any([bytes](const WalkLine& line) { return line.live.*bytes > 0; })) return;
-    columns.push_back({header, [scale, bytes](const WalkLine& line) { return scale(line.live.*bytes); }});
+  const auto live = [&](const char* header, Bucket bucket) {
+    if (!any([bucket](const WalkLine& line) { return line.live[bucket] > 0; })) return;
+    columns.push_back({header, [scale, bucket](const WalkLine& line) { return scale(line.live[bucket]); }});
   };
-  live("parameters", &LiveBytes::unsharded_parameters);
-  live("gradients", &LiveBytes::unsharded_gradients);
-  live("reduced copies", &LiveBytes::communication);
-  live("activations", &LiveBytes::activations);
+  live("parameters", Bucket::unsharded_parameters);
+  live("gradients", Bucket::unsharded_gradients);
+  live("reduced copies", Bucket::communication);
+  live("activations", Bucket::activations);
   columns.push_back({"with state", [scale, state = step.summary.state](const WalkLine& line) {
                        return scale(state + line.live.total());
                      }});
@@ -126,7 +126,7 @@ std::string state_text(const BucketBytes& state, const Scale& scale) {
 
 Json line_json(const WalkLine& line) {
   Json live = unit_bytes_json(line.live);
-  live["activations"] = line.live.activations;
+  live["activations"] = line.live[Bucket::activations];
   return {{"what", what_of(line)},
           {"kind", name_of(line.kind)},
           {"op", name_of(line.op)},
@@ -185,8 +185,9 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
                                          : fmt::format("{}", summary.gathers),
               summary.reductions, scale(summary.sent, summary.is_bound), scale(summary.sent_by_gathers),
               scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
-              scale(walked.step.byte_steps.unsharded_parameters), scale(walked.step.byte_steps.unsharded_gradients),
-              scale(summary.state), scale(summary.total_peak));
+              scale(walked.step.byte_steps[Bucket::unsharded_parameters]),
+              scale(walked.step.byte_steps[Bucket::unsharded_gradients]), scale(summary.state),
+              scale(summary.total_peak));
   }
   return fmt::format("A step of one rank, {}{}:\n\n{}", scale.unit(), routing_text(is_bound), aligned_text(table));
 }

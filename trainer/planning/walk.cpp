@@ -133,8 +133,8 @@ std::vector<WalkLine> walk(const Program& program, const Mesh& mesh, int rank, c
     WalkLine line = teller.line_of(actions[i]);
     line.first = i;
     line.live = live[i].after;
-    line.parameters_peak = parameters = std::max(parameters, live[i].most.unsharded_parameters);
-    line.gradients_peak = gradients = std::max(gradients, live[i].most.unsharded_gradients);
+    line.parameters_peak = parameters = std::max(parameters, live[i].most[Bucket::unsharded_parameters]);
+    line.gradients_peak = gradients = std::max(gradients, live[i].most[Bucket::unsharded_gradients]);
     const std::int64_t update = line.op == Op::optimizer_step ? state.update : 0;
     line.total_peak = total = std::max(total, state.all_step + std::max(live[i].most_total, update));
     if (!segments && !lines.empty() && same_block(lines.back(), line)) {

@@ -69,7 +69,7 @@ struct WalkLine {
   std::optional<int> block = {};  // index in the model of the block that it computes
   std::int64_t sent = 0;          // bytes sent by this rank
   bool is_bound = false;          // `sent` depends on the routing and is an upper bound
-  LiveBytes live = {};            // after the line
+  BucketBytes live = {};          // after the line
   // Peaks up to the end of the line, each at its own instant. total_peak includes the bytes that the rank holds all
   // step.
   std::int64_t parameters_peak = 0, gradients_peak = 0, total_peak = 0;
@@ -108,7 +108,7 @@ struct WalkedStep {
   BucketBytes state = {};  // bytes that the rank holds all step, by bucket
   std::vector<WalkLine> lines = {};
   WalkSummary summary = {};
-  LiveBytes byte_steps = {};  // of the whole list (live_integral)
+  BucketBytes byte_steps = {};  // of the whole list (live_integral)
 };
 
 // Throws Error (request) if the configuration cannot be compiled or has no such pipeline rank.

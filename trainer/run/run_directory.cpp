@@ -104,7 +104,7 @@ nlohmann::ordered_json rank_json(std::size_t rank, const RunFigures& figures) {
     json["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
   }
   json["host_memory_bytes"] = {{"predicted", figures.host[rank].predicted}, {"measured", figures.host[rank].measured}};
-  for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
+  for (const Bucket bucket : unit_buckets) {
     json["byte_steps"][std::string(name_of(bucket))] = figures.byte_steps[rank][bucket];
   }
   return json;

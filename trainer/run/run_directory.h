@@ -78,7 +78,7 @@ struct RunFigures {
   RunTotals totals;                              // of the steps of this process, without those before the checkpoint
   std::vector<BucketBytes> predicted, measured;  // by rank, at its largest peak of a step
   std::vector<RankCompute> compute = {};         // by rank (compare_ranks)
-  std::vector<BucketBytes> byte_steps = {};      // by rank, of its program (live_integral): what units hold
+  std::vector<BucketBytes> byte_steps = {};      // by rank, of its program (live_integral)
   std::vector<HostBytes> host = {};              // by rank
   RunTimer timer = {};
 };

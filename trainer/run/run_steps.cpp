@@ -76,20 +76,12 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const Config& config
   result.stopped = stop && run.progress().step < config.run.steps;
 }
 
-BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
-  const LiveBytes sum = live_integral(run.program(), mesh.coordinates(run.rank()).pp).byte_steps;
-  BucketBytes byte_steps;
-  byte_steps[Bucket::unsharded_parameters] = sum.unsharded_parameters;
-  byte_steps[Bucket::unsharded_gradients] = sum.unsharded_gradients;
-  byte_steps[Bucket::communication] = sum.communication;
-  return byte_steps;
-}
-
 // The measurements of all ranks over their steps. Collective over the world.
 void gather_figures(RankRun& run, const Mesh& mesh, TrainResult& result) {
   result.predicted = gather_buckets(run.world(), run.predicted());
   result.measured = gather_buckets(run.world(), run.measured());
-  result.byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
+  const LiveIntegral integral = live_integral(run.program(), mesh.coordinates(run.rank()).pp);
+  result.byte_steps = gather_buckets(run.world(), integral.byte_steps);
   const HostBytes host = run.host_bytes();
   const std::vector<double> host_bytes =
       gather_numbers(run.world(), std::array{static_cast<double>(host.predicted), static_cast<double>(host.measured)});

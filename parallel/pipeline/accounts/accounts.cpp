@@ -88,7 +88,7 @@ std::int64_t held_bytes(const Program& program, int pipeline_rank) {
 }  // namespace
 
 ParameterWindow parameter_window(const Program& program, int pipeline_rank) {
-  ParameterWindow window{.peak_bytes = live_integral(program, pipeline_rank).peak.unsharded_parameters,
+  ParameterWindow window{.peak_bytes = live_integral(program, pipeline_rank).peak[Bucket::unsharded_parameters],
                          .held_bytes = held_bytes(program, pipeline_rank)};
   for (const Action& action : program.ranks[pipeline_rank]) {
     if (is_gather(action.op)) {

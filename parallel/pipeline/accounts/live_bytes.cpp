@@ -51,7 +51,7 @@ void LiveWalk::compute(const Action& action) {
     for (const int unit : program_.segments[*pieces_[piece].segment].units) {
       if (accumulating_[unit]) continue;
       accumulating_[unit] = true;
-      change(&LiveBytes::unsharded_gradients, program_.units[unit].gradient_bytes, When::start, unit);
+      change(Bucket::unsharded_gradients, program_.units[unit].gradient_bytes, When::start, unit);
     }
   }
   if (!action.part.last()) return;
@@ -80,17 +80,17 @@ void LiveWalk::move_kept(const Action& action) {
   if (action.op == Op::offload || away_[place] == leaves) return;
   away_[place] = leaves;
   const std::int64_t bytes = program_.segments[*action.segment].offload_bytes;
-  change(&LiveBytes::activations, leaves ? -bytes : bytes, leaves ? When::end : When::start);
+  change(Bucket::activations, leaves ? -bytes : bytes, leaves ? When::end : When::start);
 }
 
 void LiveWalk::gather(std::size_t unit, Op op) {
   const ProgramUnit& entry = program_.units[unit];
   if (entry.replicated) return;
-  if (!gathered_[unit]) change(&LiveBytes::unsharded_parameters, entry.unsharded_bytes, When::start, unit);
+  if (!gathered_[unit]) change(Bucket::unsharded_parameters, entry.unsharded_bytes, When::start, unit);
   gathered_[unit] = true;
   if (op != Op::unshard_secondary || !secondary_[unit]) return;
   secondary_[unit] = false;
-  change(&LiveBytes::unsharded_parameters, -entry.island_bytes, When::start, unit);
+  change(Bucket::unsharded_parameters, -entry.island_bytes, When::start, unit);
 }
 
 void LiveWalk::reshard(std::size_t unit, Op op) {
@@ -98,11 +98,11 @@ void LiveWalk::reshard(std::size_t unit, Op op) {
   if (entry.replicated) return;
   if (op == Op::reshard_secondary && !secondary_[unit]) {
     secondary_[unit] = true;
-    change(&LiveBytes::unsharded_parameters, entry.island_bytes, When::computed, unit);
+    change(Bucket::unsharded_parameters, entry.island_bytes, When::computed, unit);
   }
   if (!gathered_[unit]) return;
   gathered_[unit] = false;
-  change(&LiveBytes::unsharded_parameters, -entry.unsharded_bytes, When::computed, unit);
+  change(Bucket::unsharded_parameters, -entry.unsharded_bytes, When::computed, unit);
 }
 
 // The input of a reduction is the accumulator, or its copy in the reduction dtype. It stays until later reductions have
@@ -115,17 +115,17 @@ void LiveWalk::reduce(std::size_t unit) {
   accumulating_[unit] = false;
   if (copies) {
     give_up_until(program_.reduce_inputs - 1);
-    change(&LiveBytes::communication, entry.reduce_input_bytes, When::start, unit);
-    change(&LiveBytes::unsharded_gradients, -accumulated, When::start, unit);
+    change(Bucket::communication, entry.reduce_input_bytes, When::start, unit);
+    change(Bucket::unsharded_gradients, -accumulated, When::start, unit);
   } else if (entry.replicated) {
-    change(&LiveBytes::unsharded_gradients, -accumulated, When::end, unit);
+    change(Bucket::unsharded_gradients, -accumulated, When::end, unit);
   }
-  change(&LiveBytes::communication, entry.reduce_part_bytes, When::start, unit);
-  change(&LiveBytes::communication, -entry.reduce_part_bytes, When::end, unit);
+  change(Bucket::communication, entry.reduce_part_bytes, When::start, unit);
+  change(Bucket::communication, -entry.reduce_part_bytes, When::end, unit);
   if (copies) {
-    in_flight_.push_back({unit, reductions_[unit], at_, &LiveBytes::communication, entry.reduce_input_bytes});
+    in_flight_.push_back({unit, reductions_[unit], at_, Bucket::communication, entry.reduce_input_bytes});
   } else if (!entry.replicated && accumulated > 0) {
-    in_flight_.push_back({unit, reductions_[unit], at_, &LiveBytes::unsharded_gradients, accumulated});
+    in_flight_.push_back({unit, reductions_[unit], at_, Bucket::unsharded_gradients, accumulated});
   } else {
     return;
   }
@@ -135,7 +135,7 @@ void LiveWalk::reduce(std::size_t unit) {
 void LiveWalk::give_up_until(int inputs) {
   while (!in_flight_.empty() && static_cast<int>(in_flight_.size()) > inputs) {
     const Input& oldest = in_flight_.front();
-    change(oldest.kind, -oldest.bytes, When::reduced, oldest.unit, oldest.reduction);
+    change(oldest.bucket, -oldest.bytes, When::reduced, oldest.unit, oldest.reduction);
     in_flight_.pop_front();
   }
 }
@@ -156,7 +156,7 @@ LiveWalk::Kept& LiveWalk::kept(std::size_t piece, int microbatch) {
 
 void LiveWalk::keep(std::size_t piece, int microbatch, Kept now, When when) {
   Kept& before = kept(piece, microbatch);
-  change(&LiveBytes::activations, bytes_of(piece, now) - bytes_of(piece, before), when);
+  change(Bucket::activations, bytes_of(piece, now) - bytes_of(piece, before), when);
   before = now;
 }
 
@@ -173,19 +173,19 @@ bool LiveWalk::in_region(std::size_t piece) const {
   return segment && program_.segments[*segment].region;
 }
 
-void LiveWalk::change(std::int64_t LiveBytes::*kind, std::int64_t bytes, When when, std::optional<std::size_t> unit,
+void LiveWalk::change(Bucket bucket, std::int64_t bytes, When when, std::optional<std::size_t> unit,
                       std::size_t reduction) {
-  if (bytes != 0) changes_.push_back({kind, bytes, when, reduction, unit});
+  if (bytes != 0) changes_.push_back({bucket, bytes, when, reduction, unit});
 }
 
 TransientPeak transient_peak(const Program& program, int pipeline_rank) {
   LiveWalk walk(program, pipeline_rank);
   const std::size_t actions = program.ranks[pipeline_rank].size();
-  LiveBytes now;
+  BucketBytes now;
   TransientPeak peak;
   for (std::size_t i = 0; i < actions; ++i) {
     for (const LiveChange& change : walk.next()) {
-      now.*change.kind += change.bytes;
+      now[change.bucket] += change.bytes;
       if (const std::int64_t bytes = now.total(); bytes > peak.bytes) peak = {now, bytes, i};
     }
   }
@@ -195,12 +195,12 @@ TransientPeak transient_peak(const Program& program, int pipeline_rank) {
 std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank) {
   LiveWalk walk(program, pipeline_rank);
   std::vector<LiveAction> live(program.ranks[pipeline_rank].size());
-  LiveBytes now;
+  BucketBytes now;
   for (LiveAction& action : live) {
     action = {.most = now, .most_total = now.total()};
     for (const LiveChange& change : walk.next()) {
-      now.*change.kind += change.bytes;
-      action.most.*change.kind = std::max(action.most.*change.kind, now.*change.kind);
+      now[change.bucket] += change.bytes;
+      action.most[change.bucket] = std::max(action.most[change.bucket], now[change.bucket]);
       action.most_total = std::max(action.most_total, now.total());
     }
     action.after = now;
@@ -213,16 +213,16 @@ LiveIntegral live_integral(const Program& program, int pipeline_rank) {
   LiveWalk walk(program, pipeline_rank);
   const std::vector<Action>& actions = program.ranks[pipeline_rank];
   std::int64_t ticks = std::ranges::count_if(actions, is_compute, &Action::op);  // to come, with that of the action
-  LiveIntegral integral{.unit_byte_steps = std::vector<LiveBytes>(program.units.size())};
-  LiveBytes now;
+  LiveIntegral integral{.unit_byte_steps = std::vector<BucketBytes>(program.units.size())};
+  BucketBytes now;
   for (const Action& action : actions) {
     const std::int64_t behind = ticks - (is_compute(action.op) ? 1 : 0);
     for (const LiveChange& change : walk.next()) {
       const std::int64_t byte_steps = change.bytes * (change.when == When::start ? ticks : behind);
-      now.*change.kind += change.bytes;
-      integral.peak.*change.kind = std::max(integral.peak.*change.kind, now.*change.kind);
-      integral.byte_steps.*change.kind += byte_steps;
-      if (change.unit) integral.unit_byte_steps[*change.unit].*change.kind += byte_steps;
+      now[change.bucket] += change.bytes;
+      integral.peak[change.bucket] = std::max(integral.peak[change.bucket], now[change.bucket]);
+      integral.byte_steps[change.bucket] += byte_steps;
+      if (change.unit) integral.unit_byte_steps[*change.unit][change.bucket] += byte_steps;
     }
     ticks = behind;
   }

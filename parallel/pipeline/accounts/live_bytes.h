@@ -10,20 +10,14 @@
 
 #include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/program/program.h"
+#include "parallel/runtime/ledger.h"
 
 namespace weft {
 
-struct LiveBytes {
-  // In this order: gathered parameters and secondary shards; accumulators and reduction inputs in flight; the copies
-  // and results of reductions; bytes that segments keep. Kept bytes are activations, or a checkpoint until R, then the
-  // bytes pending for the weight gradient. In a forward-only program they are activations while their segment runs.
-  std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-
-  std::int64_t total() const { return unsharded_parameters + unsharded_gradients + communication + activations; }
-  bool operator==(const LiveBytes&) const = default;
-};
-
-// An allocation (bytes above 0) or a release (below 0) of an action.
+// An allocation (bytes above 0) or a release (below 0) of an action. By bucket these are gathered parameters and
+// secondary shards; accumulators and reduction inputs in flight; the copies and results of reductions; bytes that
+// segments keep. Kept bytes are activations, or a checkpoint until R, then the bytes pending for the weight gradient.
+// In a forward-only program they are activations while their segment runs.
 struct LiveChange {
   enum class When : std::uint8_t {
     start,     // of the action
@@ -32,7 +26,7 @@ struct LiveChange {
     reduced,   // the same, and `reduction` has ended
   };
 
-  std::int64_t LiveBytes::*kind = nullptr;
+  Bucket bucket = Bucket::activations;
   std::int64_t bytes = 0;
   When when = When::start;
   std::size_t reduction = 0;             // position in the list
@@ -58,7 +52,7 @@ class LiveWalk {
     std::size_t unit = 0;
     int number = 0;             // among the unit's reductions, from 1
     std::size_t reduction = 0;  // position in the list
-    std::int64_t LiveBytes::*kind = nullptr;
+    Bucket bucket = Bucket::communication;
     std::int64_t bytes = 0;
   };
 
@@ -73,8 +67,8 @@ class LiveWalk {
   std::int64_t bytes_of(std::size_t piece, Kept kept) const;
   bool in_region(std::size_t piece) const;
   void move_kept(const Action& action);
-  void change(std::int64_t LiveBytes::*kind, std::int64_t bytes, LiveChange::When when,
-              std::optional<std::size_t> unit = {}, std::size_t reduction = 0);
+  void change(Bucket bucket, std::int64_t bytes, LiveChange::When when, std::optional<std::size_t> unit = {},
+              std::size_t reduction = 0);
 
   const Program& program_;
   const std::vector<Action>& actions_;
@@ -89,15 +83,16 @@ class LiveWalk {
 };
 
 // The largest sum over a rank's list, and its position.
-struct TransientPeak : LiveBytes {
+struct TransientPeak {
+  BucketBytes buckets = {};
   std::int64_t bytes = 0;
   std::size_t index = 0;
 };
 TransientPeak transient_peak(const Program& program, int pipeline_rank);
 
 struct LiveAction {
-  LiveBytes after = {};         // after the action
-  LiveBytes most = {};          // maximum of each kind during the action, each at its own instant
+  BucketBytes after = {};       // after the action
+  BucketBytes most = {};        // maximum of each bucket during the action, each at its own instant
   std::int64_t most_total = 0;  // maximum of their sum
 
   bool operator==(const LiveAction&) const = default;
@@ -110,9 +105,9 @@ std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank);
 // a part of a cut one is an action of its own. Byte-steps are bytes times the computing actions during which they live.
 // Bytes that live inside another action alone, as the result of a reduction, have a peak but no byte-steps.
 struct LiveIntegral {
-  LiveBytes peak = {};  // of each kind, each at its own instant
-  LiveBytes byte_steps = {};
-  std::vector<LiveBytes> unit_byte_steps = {};  // by unit of the program; their sum is all but the activations
+  BucketBytes peak = {};  // of each bucket, each at its own instant
+  BucketBytes byte_steps = {};
+  std::vector<BucketBytes> unit_byte_steps = {};  // by unit of the program; their sum is all but the activations
 };
 LiveIntegral live_integral(const Program& program, int pipeline_rank);
 

@@ -47,9 +47,9 @@ MemorySample sample_of(const BucketBytes& bytes) {
 }
 
 MemorySample sample_of(double time, const LiveChange& change) {
-  LiveBytes bytes;
-  bytes.*change.kind = change.bytes;
-  return {time, bytes.unsharded_parameters, bytes.unsharded_gradients, bytes.communication, bytes.activations};
+  MemorySample sample{.time = time};
+  sample.*part_of(change.bucket) = change.bytes;
+  return sample;
 }
 
 // The allocations and releases of one rank's list, each at its time. Changes at equal times are in the order of the
@@ -184,9 +184,7 @@ ByteSeconds byte_seconds(std::span<const MemorySample> curve) {
   for (std::size_t i = 1; i < curve.size(); ++i) {
     const MemorySample& from = curve[i - 1];
     const double seconds = curve[i].time - from.time;
-    sum.unsharded_parameters += seconds * static_cast<double>(from.unsharded_parameters);
-    sum.unsharded_gradients += seconds * static_cast<double>(from.unsharded_gradients);
-    sum.communication += seconds * static_cast<double>(from.communication);
+    for (const Bucket bucket : unit_buckets) sum[bucket] += seconds * static_cast<double>(from.*part_of(bucket));
   }
   return sum;
 }

@@ -36,16 +36,14 @@ struct MemorySample {
   bool operator==(const MemorySample&) const = default;
 };
 // Bytes along time instead of along the list. With a ledger's walk through the list: all counts of the ledger, moved to
-// the times of allocations and releases. Without one: the buckets of LiveBytes (accounts/live_bytes.h), from the
+// the times of allocations and releases. Without one: the buckets of a LiveWalk (accounts/live_bytes.h), from the
 // program's tables. If all lanes take turns, the largest sum is that of the list.
 std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank,
                                        const LaneChannels& channels = LaneChannels::own(),
                                        const LedgerWalk* ledger = nullptr);
 
 // The integral of a curve of a whole step over its time, of what units hold: in byte-seconds.
-struct ByteSeconds {
-  double unsharded_parameters = 0.0, unsharded_gradients = 0.0, communication = 0.0;
-};
+using ByteSeconds = ByBucket<double>;
 ByteSeconds byte_seconds(std::span<const MemorySample> curve);
 
 // A simulated step with the readings that its pictures and tables need.

@@ -213,7 +213,7 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
       if (here && unit.replicated) replicated += unit.gradient_bytes;
     }
     for (std::size_t position : ops_of(actions)) {
-      built.add(actions[position], replicated + live[position].most.activations, producers);
+      built.add(actions[position], replicated + live[position].most[Bucket::activations], producers);
     }
     problem.ranks.push_back(std::move(built.result));
   }
