@@ -52,42 +52,34 @@ std::string rates_text(std::span<const GroupRate> rates) {
 
 }  // namespace
 
-PatientOutput::int_type PatientOutput::overflow(int_type character) {
-  if (!traits_type::eq_int_type(character, traits_type::eof())) text_ += traits_type::to_char_type(character);
-  return traits_type::not_eof(character);
-}
-
-std::streamsize PatientOutput::xsputn(const char* text, std::streamsize count) {
-  text_.append(text, static_cast<std::size_t>(count));
-  return count;
-}
-
 bool PatientOutput::write_some(int wait) {
+  std::string text(view());
   std::size_t written = 0;
-  while (written < text_.size()) {
+  while (written < text.size()) {
     pollfd output{.fd = descriptor_, .events = POLLOUT, .revents = 0};
     const int ready = poll(&output, 1, wait);
     if (ready == 0) break;
     // A pipe that can be written to takes so many bytes at once.
-    const std::size_t piece = std::min<std::size_t>(text_.size() - written, PIPE_BUF);
-    const ssize_t count = ready < 0 ? -1 : ::write(descriptor_, &text_[written], piece);
+    const std::size_t piece = std::min<std::size_t>(text.size() - written, PIPE_BUF);
+    const ssize_t count = ready < 0 ? -1 : ::write(descriptor_, &text[written], piece);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) break;
     if (count < 0) {
       refused_ = errno;
-      text_.clear();
+      str({});
       return false;
     }
     written += static_cast<std::size_t>(count);
   }
-  text_.erase(0, written);
-  if (text_.size() > most_waiting_) text_.erase(0, text_.find('\n', text_.size() - most_waiting_) + 1);
+  text.erase(0, written);
+  if (text.size() > most_waiting_) text.erase(0, text.find('\n', text.size() - most_waiting_) + 1);
+  str(std::move(text));
   return true;
 }
 
 bool PatientOutput::finish(const std::function<bool()>& gives_up) {
   constexpr int tick = 100, least_ticks = 10;
-  for (int ticks = 0; write_some(tick) && !text_.empty(); ++ticks) {
+  for (int ticks = 0; write_some(tick) && waiting() > 0; ++ticks) {
     if (ticks >= least_ticks && gives_up()) break;
   }
   return refused_ == 0;

@@ -10,7 +10,7 @@
 #include <iosfwd>
 #include <ostream>
 #include <span>
-#include <streambuf>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -24,10 +24,10 @@ namespace weft {
 // A file descriptor as a stream's buffer that never waits for its reader, such as a paused terminal. So a step goes on,
 // and saves and signals take their course. What the reader has not taken waits in memory. Beyond `most_waiting` bytes
 // the oldest lines are dropped.
-class PatientOutput final : public std::streambuf {
+class PatientOutput final : public std::stringbuf {
  public:
   explicit PatientOutput(int descriptor, std::size_t most_waiting = 1 << 20)
-      : descriptor_(descriptor), most_waiting_(most_waiting) {}
+      : std::stringbuf(std::ios_base::out | std::ios_base::ate), descriptor_(descriptor), most_waiting_(most_waiting) {}
   PatientOutput(const PatientOutput&) = delete;
   PatientOutput& operator=(const PatientOutput&) = delete;
   ~PatientOutput() override {
@@ -38,14 +38,12 @@ class PatientOutput final : public std::streambuf {
   // output was refused.
   bool finish(const std::function<bool()>& gives_up);
   // Bytes that the reader has not taken.
-  std::size_t waiting() const { return text_.size(); }
+  std::size_t waiting() const { return view().size(); }
   // errno of the last write that was refused, or 0.
   int refused() const { return refused_; }
   int descriptor() const { return descriptor_; }
 
  protected:
-  int_type overflow(int_type character) override;
-  std::streamsize xsputn(const char* text, std::streamsize count) override;
   // Fails with errno if the descriptor refuses what it is given.
   int sync() override { return write_some(0) ? 0 : -1; }
 
@@ -55,7 +53,6 @@ class PatientOutput final : public std::streambuf {
 
   int descriptor_;
   std::size_t most_waiting_;
-  std::string text_;
   int refused_ = 0;
 };
 
