@@ -13,7 +13,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/run_page/run_page.h"
+#include "tools/run_page/reported_run.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/config/config_sources.h"

@@ -1,10 +1,16 @@
-// A run as a page shows it, read from its directory (trainer/run/run_directory.h).
+// Runs as one HTML page, which needs no other file and no network. It has curves, memory beside its plan, expert load,
+// the planned and the measured step, differences of configurations, and samples. A run is read from its directory
+// (trainer/run/run_directory.h).
+//
+// The page itself is HTML, CSS and JavaScript in page/, and shares the drawing of steps with tools/picture/page. Curves
+// are drawn by dygraphs, which a build takes from Debian's libjs-dygraphs; its licence is in the page.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,5 +97,12 @@ struct ReportedRun {
   std::string unplanned;  // why the step has no lanes
   std::vector<CheckpointSamples> samples;
 };
+
+// The page with the marks WEFT_TITLE, WEFT_DATA (of the steps' pictures, picture_formats.h) and WEFT_REPORT
+// (report_data in run_page.cpp). Empty in a build without dygraphs.
+std::string_view run_page_template();
+
+// The template must not be empty.
+std::string run_page(std::span<const ReportedRun> runs, std::string_view version, std::string_view prompt);
 
 }  // namespace weft

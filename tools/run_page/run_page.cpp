@@ -1,4 +1,4 @@
-#include "tools/run_page/run_page.h"
+#include "tools/run_page/reported_run.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,7 +24,6 @@
 #include "tools/picture/picture_style.h"
 #include "tools/report/report_parts.h"
 #include "tools/run_page/kept_points.h"
-#include "tools/run_page/reported_run.h"
 #include "trainer/config/config.h"
 #include "trainer/config/config_schema.h"
 
