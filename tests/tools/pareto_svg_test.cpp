@@ -75,7 +75,7 @@ ParetoPicture random_picture(std::mt19937& random) {
         {.series = "1f1b",
          .seconds = up_to(range) * 1e-3,
          .bytes = std::int64_t{up_to(range)} << 20,
-         .label = fmt::format("{:03} {}", i, std::string(static_cast<std::size_t>(up_to(40)), 'w'))});
+         .values = {fmt::format("{:03} {}", i, std::string(static_cast<std::size_t>(up_to(40)), 'w'))}});
   }
   for (ParetoMark& mark : picture.marks) {
     mark.front = std::ranges::none_of(picture.marks, [&](const ParetoMark& other) {

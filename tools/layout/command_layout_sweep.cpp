@@ -63,15 +63,6 @@ std::vector<Same> ranked(const Sweep& sweep) {
   return results;
 }
 
-std::vector<std::string> sweep_labels(const std::vector<Same>& results) {
-  std::vector<std::vector<std::string>> values;
-  for (const Same& same : results) {
-    values.push_back({chunks_text(*same.point), same.point->forecast.layout, same.residency(),
-                      fmt::format("{} microbatches", same.point->microbatches)});
-  }
-  return distinguishing(values);
-}
-
 // One line per valid combination, in the order of choices; fields with commas or quotes are quoted. Times are seconds,
 // or units of the costs. `common` and the words of a point together reproduce the point. "rank" is the rank by time,
 // "tied_rank" that of ranks_with_ties.
@@ -133,17 +124,16 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, con
 // between combinations.
 std::string sweep_svg(const Sweep& sweep, const std::string& title, bool unit_time) {
   ParetoPicture picture{.title = title, .unit_time = unit_time};
-  const std::vector<Same> results = ranked(sweep);
-  const std::vector<std::string> labels = sweep_labels(results);
-  for (const Same& same : results) {
+  for (const Same& same : ranked(sweep)) {
     const SweepPoint* point = same.point;
     const StepForecast& forecast = point->forecast;
     ParetoMark mark{.series = point->schedule,
                     .style = style_of_schedule(point->schedule),
                     .seconds = forecast.seconds,
                     .bytes = forecast.peak.total(),
-                    .front = point->front};
-    mark.label = labels[picture.marks.size()];
+                    .front = point->front,
+                    .values = {chunks_text(*point), forecast.layout, same.residency(),
+                               fmt::format("{} microbatches", point->microbatches)}};
     mark.tooltip =
         fmt::format("{}, {}\n{}, {} microbatches\nstep {}, bubble {:.1f} %, {}\n{}", chunks_text(*point),
                     same.residency(), forecast.layout, point->microbatches, format_time(forecast.seconds, unit_time),

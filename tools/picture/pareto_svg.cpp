@@ -159,25 +159,29 @@ class ParetoPainter {
   void labels() {
     std::vector<Box> taken = front_boxes();
     for (const ParetoMark* mark : front()) taken.push_back(around(*mark));
+    std::vector<std::vector<std::string>> values;
+    for (const ParetoMark& mark : picture_.marks) values.push_back(mark.values);
+    const std::vector<std::string> labels = distinguishing(values);
     for (const ParetoMark* mark : front()) {
-      const std::optional<Box> box = free_box(*mark, taken);
+      const std::string& label = labels[static_cast<std::size_t>(mark - picture_.marks.data())];
+      const std::optional<Box> box = free_box(*mark, label.size(), taken);
       if (!box) continue;
       taken.push_back(*box);
       // textLength makes every font as wide as the box.
       put("<text class=\"label\" font-size=\"10\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\" "
           "textLength=\"{:.1f}\" lengthAdjust=\"spacingAndGlyphs\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-          box->right - box->left, box->left, box->bottom - descent, escaped_markup(mark->label));
+          box->right - box->left, box->left, box->bottom - descent, escaped_markup(label));
     }
   }
 
   // The first place beside a mark that is inside the picture and clear of `taken`. Places below and to the left come
   // first, because the front's line runs above and to the right. Without a free place, only the tooltip has the text.
-  std::optional<Box> free_box(const ParetoMark& mark, const std::vector<Box>& taken) const {
+  std::optional<Box> free_box(const ParetoMark& mark, std::size_t characters, const std::vector<Box>& taken) const {
     using Place = std::pair<double, double>;
     constexpr std::array<Place, 12> places = {Place{-1, 1},   Place{-1, 0},   Place{1, 1},    Place{1, -1},
                                               Place{-1, 2.2}, Place{1, 2.2},  Place{1, -2.2}, Place{-1, 3.4},
                                               Place{1, 3.4},  Place{1, -3.4}, Place{-1, -1},  Place{-1, -2.2}};
-    const double length = character_width * static_cast<double>(mark.label.size());
+    const double length = character_width * static_cast<double>(characters);
     for (const auto& [dx, dy] : places) {
       const double from = dx > 0 ? x(mark) + 8 : x(mark) - 8 - length;
       const double middle = y(mark) + dy * line_height * 0.9;
@@ -233,7 +237,8 @@ std::vector<std::string> distinguishing(const std::vector<std::vector<std::strin
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (std::ranges::any_of(rows, [&](const auto& other) { return other[i] != row[i]; })) differing.push_back(row[i]);
     }
-    labels.push_back(differing.empty() ? row.front() : fmt::format("{}", fmt::join(differing, ", ")));
+    if (differing.empty() && !row.empty()) differing = {row.front()};
+    labels.push_back(fmt::format("{}", fmt::join(differing, ", ")));
   }
   return labels;
 }

@@ -20,8 +20,9 @@ struct ParetoMark {
   double seconds = 0.0;
   std::int64_t bytes = 0;
   bool front = false;
-  // Shown beside a mark of the front if there is room outside the front's line, its marks and other labels.
-  std::string label = {};
+  // As many in all marks. Those that tell a mark of the front from others are its label. It is shown where there is
+  // room outside the front's line, its marks and other labels.
+  std::vector<std::string> values = {};
   std::string tooltip = {};  // lines of text
 };
 

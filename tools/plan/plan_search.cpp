@@ -255,18 +255,15 @@ std::string search_toml(const std::string& file, const SearchSpace& space, const
 
 std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title) {
   ParetoPicture picture{.title = title};
-  std::vector<std::vector<std::string>> values;
-  for (const SearchedPlan& plan : plans) values.push_back(values_of(space, plan.choice));
-  const std::vector<std::string> labels = distinguishing(values);
   for (const SearchedPlan& plan : plans) {
     const std::string& schedule = space.orders[plan.choice.order].schedule;
     ParetoMark mark{.series = schedule,
                     .style = style_of_schedule(schedule),
                     .seconds = plan.time.seconds,
                     .bytes = plan.peak.total(),
-                    .front = plan.front};
-    mark.label = labels[picture.marks.size()];
-    mark.tooltip = fmt::format("{}\nstep {}, MFU {:.1f} %, {}\n{}", fmt::join(values[picture.marks.size()], ", "),
+                    .front = plan.front,
+                    .values = values_of(space, plan.choice)};
+    mark.tooltip = fmt::format("{}\nstep {}, MFU {:.1f} %, {}\n{}", fmt::join(mark.values, ", "),
                                format_time(plan.time.seconds, false), 100.0 * plan.time.mfu,
                                format_bytes(plan.peak.total()), shell_text(words_of(space, plan.choice)));
     picture.marks.push_back(std::move(mark));
