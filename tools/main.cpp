@@ -90,6 +90,11 @@ int run(int count, char** arguments) {
   program.set_version_flag(
       "--version", [] { return weft::version_text(weft::DeviceKind::cuda); }, "print versions and exit");
   program.formatter(std::make_shared<WholeHelp>());
+  program.failure_message([](const CLI::App* app, const CLI::Error& error) {
+    // CLI11 calls an argument by the option that may stand in its place.
+    if (error.what() != std::string_view("--config is required")) return CLI::FailureMessage::simple(app, error);
+    return CLI::FailureMessage::simple(app, CLI::RequiredError("CONFIG"));
+  });
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);
   weft::add_init_command(program);

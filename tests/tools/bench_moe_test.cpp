@@ -4,6 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <limits>
+#include <string>
+
 #include "tests/tools/tiny_training.h"
 
 namespace weft {
@@ -22,20 +26,24 @@ std::string said(const std::string& output, const std::string& before) {
   return output.substr(begin, output.find(' ', begin) - begin);
 }
 
-// A shared expert has 4096 / (2 * 8) times the operations of a token's routed ones.
+// A shared expert has 4096 / (2 * 8) times the operations of a token's routed ones. The least of three times is taken:
+// other programs only make it longer.
 TEST_F(BenchMoe, CountsTheProductsOfTheSharedExpert) {
-  double alone[2] = {};
-  for (const int width : {0, 4096}) {
-    const auto result = weft(fmt::format("{}--json --model.moe.shared_expert_intermediate_size={}", bench, width));
-    ASSERT_EQ(result.exit_code, 0) << result.messages;
-    const SortedJson report = SortedJson::parse(result.output);
-    alone[width > 0] = report.at("products_alone").get<double>();
-    EXPECT_DOUBLE_EQ(report.at("all_over_products_alone").get<double>(),
-                     report.at("all").get<double>() / alone[width > 0]);
-    EXPECT_EQ(report.at("most_over_products_alone"), 1.35);
-    EXPECT_EQ(report.at("forced_balance"), false);
-  }
-  EXPECT_GT(alone[1], 4.0 * alone[0]);
+  const auto least_alone = [&](int width) {
+    double least = std::numeric_limits<double>::infinity();
+    for (int run = 0; run < 3; ++run) {
+      const auto result = weft(fmt::format("{}--json --model.moe.shared_expert_intermediate_size={}", bench, width));
+      EXPECT_EQ(result.exit_code, 0) << result.messages;
+      const SortedJson report = SortedJson::parse(result.output);
+      const double alone = report.at("products_alone").get<double>();
+      EXPECT_DOUBLE_EQ(report.at("all_over_products_alone").get<double>(), report.at("all").get<double>() / alone);
+      EXPECT_EQ(report.at("most_over_products_alone"), 1.35);
+      EXPECT_EQ(report.at("forced_balance"), false);
+      least = std::min(least, alone);
+    }
+    return least;
+  };
+  EXPECT_GT(least_alone(4096), 4.0 * least_alone(0));
 }
 
 // No best checkpoint is saved, and no spike stops it.

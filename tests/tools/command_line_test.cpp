@@ -63,6 +63,19 @@ TEST_F(CommandLine, WrongArgumentsEndWithTwoAndAMessage) {
   EXPECT_NE(weft("check run.toml --run.steps 5").messages.find("write --run.steps=value"), std::string::npos);
 }
 
+TEST_F(CommandLine, TheConfigurationMayBeAnOption) {
+  put("run.toml", small_run);
+  put("text.txt", std::string(4096, 'a'));
+  for (const char* command :
+       {"check", "units", "mesh", "program", "plan", "layout show", "bench checkpoint --rounds 1"}) {
+    EXPECT_EQ(weft(std::string(command) + " --config run.toml --model.qk_norm=false").exit_code, 0) << command;
+    const auto missing = weft(command);
+    EXPECT_EQ(missing.exit_code, 2) << command;
+    EXPECT_EQ(missing.messages.find("--config is"), std::string::npos) << missing.messages;
+    EXPECT_NE(missing.messages.find("CONFIG"), std::string::npos) << missing.messages;
+  }
+}
+
 TEST_F(CommandLine, CheckPrintsTheResolvedConfigurationWithOrigins) {
   put("run.toml", small_run);
   put("text.txt", std::string(4096, 'a'));

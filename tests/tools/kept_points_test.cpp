@@ -71,8 +71,15 @@ TEST(KeptPoints, GapsStay) {
   const auto kept = kept_points(values);
   EXPECT_TRUE(keeps(kept, 5000));
   EXPECT_TRUE(std::ranges::any_of(kept, [](std::size_t i) { return i >= 7000 && i < 7100; }));
-  // One more point than the bound for each stretch with a gap: 1 and at most 100 / 10 + 2.
-  EXPECT_LE(kept.size(), most_points + 13);
+  EXPECT_LE(kept.size(), most_points);
+}
+
+TEST(KeptPoints, GapsEverywhereStayWithinTheBound) {
+  std::vector<double> values(10'000);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = i % 5 == 2 ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(i * 7919 % 1000);
+  }
+  EXPECT_LE(kept_points(values).size(), most_points);
 }
 
 TEST(KeptPoints, StretchesCoverEachIndexOnce) {

@@ -43,7 +43,7 @@ TEST_F(PlanCommand, PrintsTheJsonOfThePlan) {
     for (const Json& item : rank["live"]) live += item["bytes"].get<std::int64_t>();
     EXPECT_EQ(buckets, planned.peak.total());
     EXPECT_EQ(live, planned.peak.total());
-    EXPECT_EQ(rank["unit_peak_bytes"]["unsharded_gradients"], planned.integral.peak.unsharded_gradients);
+    EXPECT_EQ(rank["unit_peak_bytes"]["unsharded_gradients"], planned.integral.peak[Bucket::unsharded_gradients]);
     EXPECT_EQ(rank["byte_steps"]["unsharded_parameters"], planned.integral.byte_steps[Bucket::unsharded_parameters]);
     EXPECT_EQ(rank["byte_seconds"]["unsharded_parameters"].get<double>(),
               plan.byte_seconds[r][Bucket::unsharded_parameters]);

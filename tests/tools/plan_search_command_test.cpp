@@ -44,6 +44,10 @@ TEST_F(PlanSearchCommand, WritesTheBestAsARunFile) {
   const auto text = weft("plan run.toml --hardware h100 --top 3 " + axes);
   ASSERT_EQ(text.exit_code, 0) << text.messages;
   EXPECT_NE(text.output.find("the fastest: "), std::string::npos) << text.output;
+  // The configuration behind the option, where CLI11 takes it for an axis.
+  const auto behind =
+      weft("plan --hardware h100 --top 3 --search run.toml " + axes.substr(std::string("--search ").size()));
+  EXPECT_EQ(behind.output, text.output) << behind.messages;
 }
 
 // The best so far when time is up, and what is known of the rest.

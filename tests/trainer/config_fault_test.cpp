@@ -190,6 +190,26 @@ TEST(ConfigFaults, TiedWeights) {
   EXPECT_EQ(config_sample::message(config_sample::with(own, tied, root), {"parallelism.pipeline=1"}), "accepted");
 }
 
+// Nothing would be frozen, and the file says otherwise.
+TEST(ConfigFaults, FrozenFamiliesThatTheRunDoesNotHave) {
+  const auto frozen = [](const std::string& family, const std::vector<std::string>& overrides = {}) {
+    return config_sample::message(
+        config_sample::with("recompute = \"none\"", "recompute = \"none\"\nfrozen = [\"" + family + "\"]"), overrides);
+  };
+  EXPECT_NE(frozen("root").find("61:10: error: training.frozen has root: a run has it only where a family has wrap "
+                                "\"root\""),
+            std::string::npos)
+      << frozen("root");
+  for (const std::string family : {"experts", "routing"}) {
+    EXPECT_EQ(frozen(family), "accepted");
+    const std::string found = frozen(family, {"model.layers=d*4", "parallelism.expert=1"});
+    EXPECT_NE(found.find("training.frozen has " + family + ": a run has it only where the model has MoE blocks"),
+              std::string::npos)
+        << found;
+  }
+  EXPECT_EQ(frozen("root", {"shard.dense.wrap=root", "shard.dense.strategy=no_shard", "training.frozen=[\"root\", \"dense\"]"}), "accepted");
+}
+
 // Known to the field, not to this version: refused by name, with what works instead.
 TEST(ConfigFaults, WhatThisVersionCannotDo) {
   const std::vector<FaultCase> cases = {

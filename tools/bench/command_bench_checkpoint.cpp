@@ -8,10 +8,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <string_view>
+#include <system_error>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/file_descriptor.h"
 #include "parallel/runtime/medians.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/phase_clock.h"
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
@@ -37,6 +40,15 @@ struct Measured {
   std::int64_t bytes = 0;  // bytes of a checkpoint's tensors
   std::int64_t files = 0;  // files that hold the tensors
   std::vector<Round> rounds;
+};
+
+// A folder that is gone with this, whatever failed in it.
+struct RemovedFolder {
+  fs::path path;
+  ~RemovedFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
 };
 
 // Asks the system to drop all files below a folder from memory.
@@ -126,22 +138,21 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
 // Files of the same bytes, written with fsync and read again by as many processes as there are ranks.
 void measure_dd(const fs::path& directory, int ranks, std::int64_t bytes, Round& round) {
   const std::int64_t each = (bytes + ranks - 1) / ranks;
-  const auto seconds_of_all = [&](const std::string& what) {
-    std::string command;
-    for (int rank = 0; rank < ranks; ++rank) command += fmt::format(fmt::runtime(what), rank) + " & ";
-    command += "wait";
+  const auto seconds_of_all = [&](std::string_view dd) {
+    const std::string command = fmt::format(
+        "cd -- {} && for rank in `seq {}`; do {} & all=\"$all $!\"; done; for one in $all; do wait $one || exit; done",
+        shell_text({directory.string()}), ranks, dd);
     const auto begin = Clock::now();
     if (std::system(command.c_str()) != 0) fail("it did not work: {}", command);
     return seconds_since(begin);
   };
-  const std::string file = (directory / "dd-{}").string();
   round.dd_write = seconds_of_all(
-      fmt::format("dd if=/dev/zero of='{}' bs=8M count={} iflag=count_bytes conv=fsync 2>/dev/null", file, each));
-  const std::string read = fmt::format("dd if='{}' of=/dev/null bs=8M 2>/dev/null", file);
+      fmt::format("dd if=/dev/zero of=dd-$rank bs=8M count={} iflag=count_bytes conv=fsync status=none", each));
+  constexpr std::string_view read = "dd if=dd-$rank of=/dev/null bs=8M status=none";
   round.dd_read = seconds_of_all(read);
   forget_files(directory);
   round.dd_read_cold = seconds_of_all(read);
-  for (int rank = 0; rank < ranks; ++rank) fs::remove(fmt::format(fmt::runtime(file), rank));
+  for (int rank = 1; rank <= ranks; ++rank) fs::remove(directory / fmt::format("dd-{}", rank));
 }
 
 template <typename Field>
@@ -194,9 +205,9 @@ void bench_checkpoint(const CLI::App& command, const Request& request) {
       request.directory.empty() ? fs::path(config.run.directory) / "bench-checkpoint" : fs::path(request.directory);
   if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", directory.string());
   fs::create_directories(directory);
+  const RemovedFolder removed{directory};
   Measured measured = measure(config, directory, request.rounds);
   for (Round& round : measured.rounds) measure_dd(directory, config.parallelism.world(), measured.bytes, round);
-  fs::remove_all(directory);
   print(measured, config.parallelism.world(), request.json);
 }
 

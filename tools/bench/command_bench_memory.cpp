@@ -153,8 +153,7 @@ void bench_memory(const CLI::App& command, const MemoryRequest& request) {
 void add_bench_memory_command(CLI::App& bench) {
   const auto [command, request] = add_command<MemoryRequest>(
       bench, "memory", "memory of every shard strategy, predicted and measured", bench_memory);
-  command.allow_extras();
-  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->capture_default_str();
+  add_config_arguments(command, request.file)->capture_default_str();
   command.add_option("--steps", request.steps, "steps of each run")->check(positive())->capture_default_str();
   CLI::Option* json = command.add_flag("--json", request.json, "print one JSON document");
   command.add_flag("--markdown", request.markdown, "print the table as the documents have it")->excludes(json);

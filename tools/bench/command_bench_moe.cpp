@@ -177,8 +177,7 @@ void bench_moe(const CLI::App& command, const MoeRequest& request) {
 void add_bench_moe_command(CLI::App& bench) {
   const auto [command, request] = add_command<MoeRequest>(
       bench, "moe", "time of blocks with experts, by part, beside their products alone", bench_moe);
-  command.allow_extras();
-  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->required();
+  add_config_arguments(command, request.file)->required();
   add_length_options(command, request.length);
   command.add_flag("--json", request.json, "print one JSON document");
 }

@@ -107,8 +107,7 @@ void bench_products(const CLI::App& command, const ProductsRequest& request) {
 void add_bench_products_command(CLI::App& bench) {
   const auto [command, request] = add_command<ProductsRequest>(
       bench, "products", "rate of each matrix product of a configuration's step, alone", bench_products);
-  command.allow_extras();
-  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->required();
+  add_config_arguments(command, request.file)->required();
   command.add_option("--seconds", request.seconds, "time for each product at least")
       ->check(positive())
       ->capture_default_str();

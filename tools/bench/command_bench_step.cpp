@@ -167,8 +167,7 @@ void bench_step(const CLI::App& command, const StepRequest& request) {
 void add_bench_step_command(CLI::App& bench) {
   const auto [command, request] =
       add_command<StepRequest>(bench, "step", "tokens a second of a configuration and where the time goes", bench_step);
-  command.allow_extras();
-  command.add_option("--config,CONFIG", request.file, "TOML file that describes the run")->required();
+  add_config_arguments(command, request.file)->required();
   add_length_options(command, request.length);
   command
       .add_option("--clock", request.clock,

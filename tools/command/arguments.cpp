@@ -194,7 +194,7 @@ void write_result(const std::string& command, const std::string& text, const std
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
   command.allow_extras();
   command.footer("Any key of CONFIG can be given as --section.key=value, the value in TOML syntax.");
-  return command.add_option("CONFIG", file, "TOML file that describes the run");
+  return command.add_option("CONFIG,--config", file, "TOML file that describes the run");
 }
 
 void add_repeated_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,

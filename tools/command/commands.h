@@ -125,7 +125,7 @@ void require_utf8(const std::string& name);
 // Throws Error (request) unless a checkpoint that is made of the folder `from` may be called `to`. Its config.toml
 // tells both, perhaps as whole paths, and its step is 0.
 void require_names(const std::string& from, const std::string& to);
-// Adds arguments to `command`: CONFIG, stored in `file`, and any number of --section.key=value.
+// Adds arguments to `command`: CONFIG or --config CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 // Adds an option that may be given several times, with one value each.
 void add_repeated_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,

@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
 #include "tools/command/commands.h"
@@ -124,6 +128,12 @@ void add_coarse_options(CLI::App& command, PlanRequest& request) {
 
 void run_plan(const CLI::App& command, PlanRequest& request) {
   const bool searches = command.count("--search") > 0;
+  // `--search CONFIG`: a file is no axis.
+  std::vector<std::string>& axes = request.search.axes;
+  if (request.file.empty() && !axes.empty() && axes.front().find('=') == std::string::npos) {
+    request.file = std::move(axes.front());
+    axes.erase(axes.begin());
+  }
   if (searches && request.file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
   // --hardware is a key as well.
   const Overrides given = overrides_given_to(command, named_hardware(request), request.file);

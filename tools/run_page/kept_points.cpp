@@ -17,12 +17,13 @@ std::vector<PointRange> equal_stretches(std::size_t count, std::size_t most) {
 }
 
 std::vector<std::size_t> kept_points(std::span<const double> values, std::size_t most) {
-  require(most >= 4, "a curve keeps its ends and the extremes of a stretch");
+  require(most >= 5, "a curve keeps its ends, and the extremes and the gap of a stretch");
   std::vector<std::size_t> kept(values.size());
   std::iota(kept.begin(), kept.end(), std::size_t{0});
   if (values.size() <= most) return kept;
   kept = {0, values.size() - 1};
-  for (const PointRange& range : equal_stretches(values.size(), (most - 2) / 2)) {
+  const bool has_gaps = !std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+  for (const PointRange& range : equal_stretches(values.size(), (most - 2) / (has_gaps ? 3 : 2))) {
     std::optional<std::size_t> least, largest, gap;
     for (std::size_t i = range.begin; i < range.end; ++i) {
       if (!std::isfinite(values[i])) {

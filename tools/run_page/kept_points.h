@@ -12,8 +12,8 @@ inline constexpr std::size_t most_points = 2000;
 
 // The indices to draw of a curve, ascending. A curve of at most `most` values keeps all of them. Of a longer one the
 // first and the last value are kept. So are the least and the largest value of each of (most - 2) / 2 stretches of
-// equal length. A stretch with values that are not finite keeps the first of these, so that the gap stays. A spike of
-// one step therefore stays at its height. `most` is at least 4.
+// equal length. Where some values are not finite, there are (most - 2) / 3 stretches. Each keeps the first of its own,
+// so that the gap stays. A spike of one step therefore stays at its height. `most` is at least 5.
 std::vector<std::size_t> kept_points(std::span<const double> values, std::size_t most = most_points);
 
 // A stretch of indices: begin, and end behind the last.

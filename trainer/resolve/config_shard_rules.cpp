@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
@@ -225,6 +226,18 @@ Messages replicate_faults(const Config& config) {
   return messages;
 }
 
+// Freezing what the run does not have would train everything in silence.
+Messages frozen_faults(const Config& config) {
+  Messages messages;
+  for (const Family family : config.training.frozen) {
+    for (const KeyCondition& has : config_fields::of_family(family == Family::routing ? Family::experts : family, "")) {
+      if (has.holds(config)) continue;
+      messages.push_back(fmt::format("training.frozen has {}: a run has it only where {}", name_of(family), has.text));
+    }
+  }
+  return messages;
+}
+
 }  // namespace
 
 std::vector<ConfigRule> shard_rules() {
@@ -242,6 +255,8 @@ std::vector<ConfigRule> shard_rules() {
   rules.push_back({{"shard.memory_budget", "shard.residency", "shard.strategy", "shard.reduction", "shard.lookahead",
                     "shard.accumulation"},
                    solved_step_faults});
+  rules.push_back({{"training.frozen", "model.layers", "shard.dense.wrap", "shard.embedding.wrap", "shard.head.wrap"},
+                   frozen_faults});
   rules.push_back({{"shard.replicate", "model.layers", "parallelism.tensor"}, replicate_faults});
   rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) {
                      int exponent = 0;

@@ -106,8 +106,8 @@ void check_budget(const CheckContext& context, int row, std::int64_t budget, std
       {Violation::over_budget, row, peak.index,
        fmt::format("{} bytes of gathered parameters + {} of gradients + {} of reductions + {} of activations = {}, "
                    "but the budget is {}",
-                   peak.unsharded_parameters, peak.unsharded_gradients, peak.communication, peak.activations,
-                   peak.bytes, budget)});
+                   peak.buckets[Bucket::unsharded_parameters], peak.buckets[Bucket::unsharded_gradients],
+                   peak.buckets[Bucket::communication], peak.buckets[Bucket::activations], peak.bytes, budget)});
 }
 
 // The cells begin .. end - 1 of a row. The position behind the last action is a cell of its own if it is marked.
