@@ -99,12 +99,12 @@ TEST(ComputeTimes, CompareRanksOfAStageOnly) {
   EXPECT_TRUE(compare_ranks(Mesh({.pipeline = 2}), std::vector<double>{1.0, 2.0}).empty());
 }
 
-// A rank that computes twice as long. All walls are equal: the others wait for it.
+// A rank that computes five times as long. All walls are equal: the others wait for it.
 TEST(ComputeTimes, FlagASlowRankInTheSummary) {
   const std::vector<std::pair<Overrides, int>> runs = {{{}, 2}, {pipelined_dense, 3}, {sharded_hybrid, 1}};
   for (const auto& [overrides, slow] : runs) {
     RunFaults faults;
-    faults.slowness = [slow = slow](int rank) { return rank == slow ? 2.0 : 1.0; };
+    faults.slowness = [slow = slow](int rank) { return rank == slow ? 5.0 : 1.0; };
     const TemporaryFolder folder;
     leave_run(folder, overrides, faults);
     const auto summary = nlohmann::json::parse(read_file(folder / "summary.json"));
@@ -113,8 +113,9 @@ TEST(ComputeTimes, FlagASlowRankInTheSummary) {
       const double over = rank.at("over_peers");
       EXPECT_EQ(rank.at("slow"), over > 1.05);
       const bool is_slow = rank.at("rank") == slow;
-      EXPECT_GT(over, is_slow ? 1.5 : 0.0) << summary;
-      EXPECT_LT(over, is_slow ? 2.5 : 1.5) << summary;
+      // Other programs make any rank's time longer: the bounds are wide, and far from five times.
+      EXPECT_GT(over, is_slow ? 2.5 : 0.0) << summary;
+      EXPECT_LT(over, is_slow ? 10.0 : 2.5) << summary;
     }
   }
 }
