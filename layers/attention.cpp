@@ -39,8 +39,13 @@ class Attention final : public MixerSegment {
  private:
   std::unique_ptr<SavedMixer> new_saved() const override { return std::make_unique<SavedAttention>(); }
   // Keys and values of whole sequences.
-  std::int64_t gathered_bytes() const override {
+  std::int64_t gathered_bytes() const {
     return setup_.context > 1 ? setup_.context * products_.bytes(heads_.key_value_columns()) : 0;
+  }
+  std::vector<SegmentTraffic> context_traffic() const override {
+    using When = SegmentTraffic::When;
+    return {{When::forward, CollectiveOp::all_gather, Group::cp, 1, gathered_bytes(), false},
+            {When::backward_input, CollectiveOp::reduce_scatter, Group::cp, 1, gathered_bytes(), false}};
   }
 
   void mix(LayerContext& context, Weights weights, SavedMixer& saved) const override {

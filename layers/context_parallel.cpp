@@ -1,8 +1,23 @@
 #include "layers/context_parallel.h"
 
+#include <utility>
+
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
+namespace {
+
+// Each rank's rows to it, and as many from it, by rank.
+Tensor exchanged(LayerContext& context, ConstTensorView rows) {
+  Tensor arrived = context.kernels.ledger.allocate(Bucket::activations, rows.dtype(), rows.rows(), rows.columns());
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(context.sequence.size()),
+                                         rows.size() / context.sequence.size());
+  context.sequence.all_to_all(rows, counts, arrived, counts);
+  return arrived;
+}
+
+}  // namespace
+
 RowBlocks token_blocks(const SegmentSetup& setup) {
   RowBlocks blocks;
   std::int64_t next = 0;
@@ -48,6 +63,77 @@ void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, Const
   Tensor own = ledger.allocate(Bucket::activations, gradients.dtype(), setup.microbatch_tokens, gradients.columns());
   context.sequence.reduce_scatter(by_rank, own);
   copy_columns(context.kernels.stream, own, 0, dqkv, dqkv.columns() - gradients.columns(), gradients.columns());
+}
+
+std::int64_t total_width(std::span<const ColumnPieces> parts) {
+  std::int64_t width = 0;
+  for (const ColumnPieces& part : parts) width += part.width();
+  return width;
+}
+
+Tensor gather_pieces(LayerContext& context, const SegmentSetup& setup, std::span<const ColumnPieces> parts,
+                     ConstTensorView own) {
+  KernelContext& kernels = context.kernels;
+  Tensor leaving =
+      kernels.ledger.allocate(Bucket::activations, own.dtype(), setup.context_tokens(), total_width(parts));
+  for (int rank = 0; rank < setup.context; ++rank) {
+    const TensorView rows = leaving.view().rows_from(rank * own.rows(), own.rows());
+    std::int64_t column = 0;
+    for (const ColumnPieces& part : parts) {
+      copy_columns(kernels.stream, own, part.first + part.begin(rank, setup.context), rows, column, part.width());
+      column += part.width();
+    }
+  }
+  const Tensor arrived = exchanged(context, std::exchange(leaving, {}));
+  return reordered(kernels, Bucket::activations, token_blocks(setup), /*sorted=*/true, arrived);
+}
+
+void return_pieces(LayerContext& context, const SegmentSetup& setup, std::span<const ColumnPieces> parts, Tensor pieces,
+                   TensorView own) {
+  KernelContext& kernels = context.kernels;
+  Tensor leaving = reordered(kernels, Bucket::activations, token_blocks(setup), /*sorted=*/false, pieces);
+  pieces.reset();
+  const Tensor arrived = exchanged(context, std::exchange(leaving, {}));
+  const auto rows_of = [&](int rank) { return arrived.view().rows_from(rank * own.rows(), own.rows()); };
+  std::int64_t column = 0;
+  for (const ColumnPieces& part : parts) {
+    const std::int64_t width = part.width();
+    const int sharing = setup.context / static_cast<int>(part.pieces);
+    for (int first = 0; first < setup.context; first += sharing) {
+      const std::int64_t to = part.first + part.begin(first, setup.context);
+      if (sharing == 1) {
+        copy_columns(kernels.stream, rows_of(first), column, own, to, width);
+        continue;
+      }
+      Tensor one = kernels.ledger.allocate(Bucket::activations, own.dtype(), own.rows(), width);
+      Tensor sum = kernels.ledger.allocate(Bucket::activations, DType::float32, own.rows(), width);
+      fill(kernels.stream, sum, 0.0f);
+      for (int rank = first; rank < first + sharing; ++rank) {
+        copy_columns(kernels.stream, rows_of(rank), column, one, 0, width);
+        add(kernels.stream, one, sum);
+      }
+      cast(kernels.stream, sum, one);
+      copy_columns(kernels.stream, one, 0, own, to, width);
+    }
+    column += width;
+  }
+}
+
+Tensor gather_numbers(LayerContext& context, const SegmentSetup& setup, ConstTensorView own) {
+  Tensor by_rank =
+      context.kernels.ledger.allocate(Bucket::activations, own.dtype(), setup.context_tokens(), own.columns());
+  context.sequence.all_gather(own, by_rank);
+  return reordered(context.kernels, Bucket::activations, token_blocks(setup), /*sorted=*/true, by_rank);
+}
+
+SegmentTraffic piece_traffic(const SegmentSetup& setup, SegmentTraffic::When when,
+                             std::span<const ColumnPieces> parts) {
+  return {when,
+          CollectiveOp::all_to_all,
+          Group::cp,
+          1,
+          setup.context_tokens() * total_width(parts) * size_of(setup.compute),
+          false};
 }
 
 }  // namespace weft

@@ -46,14 +46,14 @@ std::int64_t MixerSegment::pending_bytes() const {
 
 std::vector<SegmentTraffic> MixerSegment::traffic() const {
   using When = SegmentTraffic::When;
-  const std::int64_t gathered = gathered_bytes(), count = gathered > 0 ? 1 : 0;
-  return {gather_traffic(setup_, When::forward, setup_.compute),
-          {When::forward, CollectiveOp::all_gather, Group::cp, count, gathered, false},
-          scatter_traffic(setup_, When::forward, setup_.compute),
-          gather_traffic(setup_, When::backward_input, setup_.compute),
-          {When::backward_input, CollectiveOp::reduce_scatter, Group::cp, count, gathered, false},
-          scatter_traffic(setup_, When::backward_input, setup_.compute),
-          weight_gather_traffic(setup_, Family::dense, setup_.compute)};
+  std::vector<SegmentTraffic> traffic;
+  if (setup_.context > 1) traffic = context_traffic();
+  for (const When when : {When::forward, When::backward_input}) {
+    traffic.push_back(gather_traffic(setup_, when, setup_.compute));
+    traffic.push_back(scatter_traffic(setup_, when, setup_.compute));
+  }
+  traffic.push_back(weight_gather_traffic(setup_, Family::dense, setup_.compute));
+  return traffic;
 }
 
 Tensor MixerSegment::forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,

@@ -38,7 +38,7 @@ struct SavedMixer : Saved {
   // Gradients of the vectors in the order of the parameters, float32, until the weight gradient. Adjacent parameters
   // may have one together.
   std::vector<Tensor> dvectors;
-  ConstTensorView document_begins;  // of the microbatch's text
+  ConstTensorView document_begins;  // of the tokens that are mixed
 };
 
 class MixerSegment : public Segment {
@@ -64,8 +64,8 @@ class MixerSegment : public Segment {
   virtual void end_forward(SavedMixer&) const {}
   // Sets `dprojected` and `dvectors` from the gradient of `out`, and leaves `out` for the weight gradient.
   virtual void unmix(LayerContext& context, Weights weights, Tensor dout, SavedMixer& saved) const = 0;
-  // Bytes that a microbatch gathers over the context group; their gradients are scattered.
-  virtual std::int64_t gathered_bytes() const { return 0; }
+  // Of the context group, with several ranks.
+  virtual std::vector<SegmentTraffic> context_traffic() const = 0;
 
   Tensor vector(KernelContext& kernels, std::int64_t elements) const;
 

@@ -39,6 +39,7 @@ struct SegmentSetup {
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
   // Limit of the head's float32 logits in bytes: the head computes them for as many tokens at a time as fit.
   std::int64_t most_logit_bytes = std::int64_t{128} << 20;
+  bool masks_documents = false;  // whether the text has the begins of its documents
   int context = 1, context_rank = 0;
   int tensor = 1, tensor_rank = 0;
   int expert = 1, expert_rank = 0;
@@ -76,6 +77,7 @@ struct SegmentSetup {
   std::int64_t local_sequence() const { return sequence_length / context; }
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
   std::int64_t sequences() const { return microbatch_tokens / local_sequence(); }
+  std::int64_t context_tokens() const { return microbatch_tokens * context; }  // of whole sequences
   // Of this tensor rank.
   Range vocabulary_rows() const { return balanced_part(model.vocab_size, tensor, tensor_rank); }
 };

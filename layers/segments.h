@@ -54,7 +54,8 @@ struct StateSpaceOrder {
 std::vector<ParameterSpec> state_space_parameters(const SegmentSetup& setup, int block);
 
 // The state-space part of a block, Mamba-2: x + out_proj(gated_norm(scan(mix(project(norm(x)))))), see
-// kernels/state_space.h. Heads and groups are split over the tensor group. Sequences are whole (one context rank).
+// kernels/state_space.h. Heads and groups are split over the tensor group. For the scan the context group splits heads
+// too, in place of tokens (context_parallel.h). Groups of B and C are split with them, or several ranks have the same.
 std::unique_ptr<Segment> make_state_space(const SegmentSetup& setup, int block);
 
 // The dense part of a block: x + mlp(norm(x)).

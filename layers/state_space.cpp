@@ -1,7 +1,10 @@
 #include "layers/kernels/state_space.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "layers/context_parallel.h"
 #include "layers/mixer.h"
 #include "layers/segments.h"
 #include "layers/sequence_parallel.h"
@@ -22,42 +25,102 @@ StateSpaceRates state_space_rates(Weights weights) {
   return {weights[a_log], weights[d_skip], weights[step_bias]};
 }
 
-// `out` is gated, and not kept if it is recomputed, like `mixed`.
+// The gates stay with the tokens of a context rank.
+StateSpaceShape gated_shape(const SegmentSetup& setup, StateSpaceShape shape) {
+  if (setup.context > 1) shape.projected = ProjectedColumns::gates;
+  return shape;
+}
+// A context rank scans whole sequences for a part of the heads, and of the groups unless several ranks share one.
+StateSpaceShape scanned_shape(const SegmentSetup& setup, StateSpaceShape shape) {
+  shape.sequence_length = setup.sequence_length;
+  if (setup.context == 1) return shape;
+  shape.heads /= setup.context;
+  shape.groups = std::max<std::int64_t>(shape.groups / setup.context, 1);
+  shape.projected = ProjectedColumns::scanned;
+  return shape;
+}
+
+// `out` is gated, and not kept if it is recomputed, like `mixed`. With context parallelism `projected` has the gates
+// alone after the exchange.
 struct SavedStateSpace final : SavedMixer {
   Tensor mixed, y, inverse_rms;
+  Tensor pieces, begins;  // of whole sequences, with context parallelism only: x, B, C and steps; begins of documents
 
   std::vector<Tensor*> offloadable() override {
-    return allocated({&norm.x, &norm.inverse_rms, &norm.normed, &projected, &mixed, &y, &out, &inverse_rms});
+    return allocated(
+        {&norm.x, &norm.inverse_rms, &norm.normed, &projected, &mixed, &y, &out, &inverse_rms, &pieces, &begins});
   }
+  ConstTensorView scanned() const { return pieces.allocated() ? pieces : projected; }
+  ConstTensorView scanned_begins() const { return begins.allocated() ? begins.view() : document_begins; }
 };
 
 class StateSpace final : public MixerSegment {
  public:
   StateSpace(const SegmentSetup& setup, int block)
       : MixerSegment(setup, {PartKind::state_space, block}, state_space_parameters(setup, block), step_proj),
-        shape_(state_space_shape(setup.model, setup.tensor, setup.sequence_length)) {
-    require(setup.context == 1, "a state space has whole sequences");
-  }
+        shape_(state_space_shape(setup.model, setup.tensor, setup.local_sequence())),
+        gated_(gated_shape(setup, shape_)),
+        scanned_(scanned_shape(setup, shape_)),
+        x_{0, shape_.inner(), setup.context},
+        scan_parts_{
+            ColumnPieces{shape_.x_column(), shape_.inner(), setup.context},
+            {shape_.x_column() + shape_.inner(), shape_.group_columns(), shared_pieces()},
+            {shape_.x_column() + shape_.inner() + shape_.group_columns(), shape_.group_columns(), shared_pieces()},
+            {shape_.step_column(), shape_.heads, setup.context}} {}
 
   std::int64_t activation_bytes() const override {
-    const std::int64_t cheap = setup_.recompute_cheap ? 0 : shape_.channels() + shape_.inner();
-    return products_.norm.activation_bytes() + products_.bytes(shape_.columns() + shape_.inner() + cheap) +
+    const std::int64_t gated = setup_.recompute_cheap ? 0 : shape_.inner();
+    std::int64_t whole = setup_.recompute_cheap ? 0 : scanned_.channels();
+    if (setup_.context > 1) whole += scanned_.columns();
+    return products_.norm.activation_bytes() + products_.bytes(gated_.columns() + shape_.inner() + gated) +
+           setup_.context_tokens() * whole * size_of(setup_.compute) + begins_bytes() +
            setup_.microbatch_tokens * shape_.groups * size_of(DType::float32);
   }
 
  private:
+  std::int64_t shared_pieces() const { return std::min<std::int64_t>(shape_.groups, setup_.context); }
+  // Begins of documents in whole sequences.
+  std::int64_t begins_bytes() const {
+    const bool gathered = setup_.context > 1 && setup_.masks_documents;
+    return gathered ? setup_.context_tokens() * size_of(DType::int32) : 0;
+  }
+  std::vector<SegmentTraffic> context_traffic() const override {
+    std::vector<SegmentTraffic> traffic;
+    for (const auto when : {SegmentTraffic::When::forward, SegmentTraffic::When::backward_input}) {
+      traffic.push_back(piece_traffic(setup_, when, scan_parts_));
+      traffic.push_back(piece_traffic(setup_, when, {&x_, 1}));
+    }
+    if (begins_bytes() > 0) {
+      traffic.push_back({SegmentTraffic::When::forward, CollectiveOp::all_gather, Group::cp, 1, begins_bytes(), false});
+    }
+    return traffic;
+  }
+
   std::unique_ptr<SavedMixer> new_saved() const override { return std::make_unique<SavedStateSpace>(); }
 
   void mix(LayerContext& context, Weights weights, SavedMixer& saved) const override {
     auto& kept = static_cast<SavedStateSpace&>(saved);
     KernelContext& kernels = context.kernels;
-    const std::int64_t tokens = setup_.microbatch_tokens;
+    if (setup_.context > 1) {
+      kept.pieces = gather_pieces(context, setup_, scan_parts_, kept.projected);
+      Tensor gates = products_.activation(kernels, gated_.columns());
+      copy_columns(kernels.stream, kept.projected, 0, gates, 0, gates.columns());
+      kept.projected = std::move(gates);
+      if (setup_.masks_documents) kept.begins = gather_numbers(context, setup_, kept.document_begins);
+    }
     convolve(kernels, weights, kept);
-    kept.y = products_.activation(kernels, shape_.inner());
-    scan_tokens_forward(kernels, shape_, kept.mixed, kept.projected, state_space_rates(weights), kept.document_begins,
-                        {}, kept.y);
+    Tensor y = whole(kernels, scanned_.inner());
+    scan_tokens_forward(kernels, scanned_, kept.mixed, kept.scanned(), own_rates(weights), kept.scanned_begins(), {},
+                        y);
     if (setup_.recompute_cheap) kept.mixed.reset();
-    kept.inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, shape_.groups);
+    if (setup_.context > 1) {
+      kept.y = products_.activation(kernels, shape_.inner());
+      return_pieces(context, setup_, {&x_, 1}, std::move(y), kept.y);
+    } else {
+      kept.y = std::move(y);
+    }
+    kept.inverse_rms =
+        kernels.ledger.allocate(Bucket::activations, DType::float32, setup_.microbatch_tokens, shape_.groups);
     gate(kernels, weights, kept);
   }
   void end_forward(SavedMixer& saved) const override {
@@ -78,32 +141,113 @@ class StateSpace final : public MixerSegment {
                                         shape_.heads, shape_.heads, shape_.inner()}) {
       gradients.push_back(kept.dvectors.emplace_back(vector(kernels, elements)));
     }
-    gated_norm_backward(kernels, shape_, dout, kept.y, kept.projected, weights[gated_norm], kept.inverse_rms, dout,
-                        kept.dprojected, gradients[5]);
+    Tensor dgates;
+    if (setup_.context > 1) dgates = products_.activation(kernels, gated_.columns());
+    gated_norm_backward(kernels, gated_, dout, kept.y, kept.projected, weights[gated_norm], kept.inverse_rms, dout,
+                        dgates.allocated() ? dgates : kept.dprojected, gradients[5]);
     for (Tensor* tensor : {&kept.y, &kept.inverse_rms}) tensor->reset();
+    if (setup_.context > 1) {
+      copy_columns(kernels.stream, dgates, 0, kept.dprojected, 0, dgates.columns());
+      for (Tensor* tensor : {&kept.projected, &dgates}) tensor->reset();
+      dout = gather_pieces(context, setup_, {&x_, 1}, dout);
+      for (const TensorView gradient : std::span(gradients).first(5)) fill(kernels.stream, gradient, 0.0f);
+    }
     if (!kept.mixed.allocated()) convolve(kernels, weights, kept);
-    Tensor dmixed = products_.activation(kernels, shape_.channels());
-    scan_tokens_backward(kernels, shape_, dout, kept.mixed, kept.projected, state_space_rates(weights),
-                         kept.document_begins, dmixed, kept.dprojected, {gradients[2], gradients[3], gradients[4]});
+    Tensor dpieces;
+    if (setup_.context > 1) dpieces = whole(kernels, scanned_.columns());
+    const TensorView dscanned = dpieces.allocated() ? dpieces : kept.dprojected;
+    Tensor dmixed = whole(kernels, scanned_.channels());
+    scan_tokens_backward(kernels, scanned_, dout, kept.mixed, kept.scanned(), own_rates(weights), kept.scanned_begins(),
+                         dmixed, dscanned, {own_heads(gradients[2]), own_heads(gradients[3]), own_heads(gradients[4])});
     for (Tensor* tensor : {&dout, &kept.mixed}) tensor->reset();
-    mix_tokens_backward(kernels, shape_, dmixed, kept.projected, convolution_filter(weights), convolution_bias(weights),
-                        kept.document_begins, kept.dprojected, gradients[0], gradients[1]);
-    kept.projected.reset();
+    convolve_backward(kernels, weights, kept, dmixed, dscanned, gradients[0], gradients[1]);
+    for (Tensor* tensor : {&dmixed, &kept.projected, &kept.pieces, &kept.begins}) tensor->reset();
+    if (setup_.context > 1) return_pieces(context, setup_, scan_parts_, std::move(dpieces), kept.dprojected);
   }
 
   void convolve(KernelContext& kernels, Weights weights, SavedStateSpace& kept) const {
-    kept.mixed = products_.activation(kernels, shape_.channels());
-    mix_tokens_forward(kernels, shape_, kept.projected, convolution_filter(weights), convolution_bias(weights),
-                       kept.document_begins, {}, kept.mixed);
+    const OwnChannels filter = own_channels(kernels, convolution_filter(weights));
+    const OwnChannels bias = own_channels(kernels, convolution_bias(weights));
+    kept.mixed = whole(kernels, scanned_.channels());
+    mix_tokens_forward(kernels, scanned_, kept.scanned(), filter.view, bias.view, kept.scanned_begins(), {},
+                       kept.mixed);
   }
+  void convolve_backward(KernelContext& kernels, Weights weights, const SavedStateSpace& kept, ConstTensorView dmixed,
+                         TensorView dscanned, TensorView dfilter, TensorView dbias) const {
+    const OwnChannels filter = own_channels(kernels, convolution_filter(weights));
+    const OwnChannels bias = own_channels(kernels, convolution_bias(weights));
+    if (setup_.context == 1) {
+      mix_tokens_backward(kernels, scanned_, dmixed, kept.scanned(), filter.view, bias.view, kept.scanned_begins(),
+                          dscanned, dfilter, dbias);
+      return;
+    }
+    Tensor own_dfilter = vector(kernels, filter.view.rows()), own_dbias = vector(kernels, bias.view.rows());
+    mix_tokens_backward(kernels, scanned_, dmixed, kept.scanned(), filter.view, bias.view, kept.scanned_begins(),
+                        dscanned, own_dfilter, own_dbias);
+    for (const auto& [own, all] : {std::pair(own_dfilter.view(), dfilter), std::pair(own_dbias.view(), dbias)}) {
+      for (const auto& [at_all, at_own, rows] : channel_runs(all.rows())) {
+        cast(kernels.stream, own.rows_from(at_own, rows), all.rows_from(at_all, rows));
+      }
+    }
+  }
+
+  // Weights of the channels of this context rank.
+  struct OwnChannels {
+    Tensor storage;
+    ConstTensorView view;
+  };
+  OwnChannels own_channels(KernelContext& kernels, ConstTensorView all) const {
+    if (setup_.context == 1) return {{}, all};
+    const std::int64_t own_rows = all.rows() / shape_.channels() * scanned_.channels();
+    OwnChannels own{kernels.ledger.allocate(Bucket::activations, all.dtype(), own_rows, 1), {}};
+    for (const auto& [at_all, at_own, rows] : channel_runs(all.rows())) {
+      cast(kernels.stream, all.rows_from(at_all, rows), own.storage.view().rows_from(at_own, rows));
+    }
+    own.view = own.storage;
+    return own;
+  }
+  // Runs of this rank's channels in so many rows for all channels x, B and C, and in its own rows.
+  struct ChannelRun {
+    std::int64_t all, own, rows;
+  };
+  std::vector<ChannelRun> channel_runs(std::int64_t all_rows) const {
+    const std::int64_t rows_of_channel = all_rows / shape_.channels();
+    std::vector<ChannelRun> runs;
+    std::int64_t all = 0, own = 0;
+    for (const ColumnPieces& part : std::span(scan_parts_).first(3)) {
+      const std::int64_t begin = all + part.begin(setup_.context_rank, setup_.context);
+      runs.push_back({begin * rows_of_channel, own * rows_of_channel, part.width() * rows_of_channel});
+      all += part.columns;
+      own += part.width();
+    }
+    return runs;
+  }
+  // Of vectors with an element for each head.
+  template <typename View>
+  View own_heads(View all) const {
+    return all.rows_from(setup_.context_rank * scanned_.heads, scanned_.heads);
+  }
+  StateSpaceRates own_rates(Weights weights) const {
+    const StateSpaceRates all = state_space_rates(weights);
+    return {own_heads(all.a_log), own_heads(all.d), own_heads(all.dt_bias)};
+  }
+  // Of whole sequences, in the compute dtype.
+  Tensor whole(KernelContext& kernels, std::int64_t columns) const {
+    return kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.context_tokens(), columns);
+  }
+
   // A recomputation overwrites `inverse_rms` with the same bits.
   void gate(KernelContext& kernels, Weights weights, SavedStateSpace& kept) const {
     kept.out = products_.activation(kernels, shape_.inner());
-    gated_norm_forward(kernels, shape_, kept.y, kept.projected, weights[gated_norm],
+    gated_norm_forward(kernels, gated_, kept.y, kept.projected, weights[gated_norm],
                        static_cast<float>(setup_.model.rms_norm_eps), kept.out, kept.inverse_rms);
   }
 
-  StateSpaceShape shape_;
+  const StateSpaceShape shape_;                   // of this rank's tokens
+  const StateSpaceShape gated_;                   // of these behind the scan
+  const StateSpaceShape scanned_;                 // of the sequences and heads that it scans
+  const ColumnPieces x_;                          // of the scan's result
+  const std::array<ColumnPieces, 4> scan_parts_;  // x, B, C and steps of projected tokens
 };
 
 // During text generation: goes on from the state and the inputs that the last tokens left.

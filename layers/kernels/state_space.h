@@ -7,6 +7,8 @@
 // The convolution sees zeros in front of a document.
 #pragma once
 
+#include <cstdint>
+
 #include "layers/kernels/context.h"
 #include "parallel/runtime/tensor.h"
 
@@ -19,20 +21,25 @@ inline constexpr std::int64_t shortest_scan_chunk = 64;
 // Of a filter: a GPU's thread keeps so many tokens in registers. Published models have 4.
 inline constexpr std::int64_t most_filter_taps = 16;
 
-// Heads and groups of one tensor rank. A projected token has the columns z | x | B | C | step. The gate z and x have
-// inner() columns each, B and C one for each state element of each group, and steps one a head.
+// The columns of a projected token: z | x | B | C | step, or the gate z alone, which a gated norm reads, or the others.
+enum class ProjectedColumns : std::uint8_t { all, gates, scanned };
+
+// Heads and groups of one tensor rank, or of one context rank of it. The gate z and x have inner() columns each, B and
+// C one for each state element of each group, and steps one a head.
 struct StateSpaceShape {
   std::int64_t heads = 0, head_dim = 0, groups = 1, state_size = 0;
   std::int64_t filter = 1;  // tokens that the convolution sees, its own among them
   std::int64_t sequence_length = 0;
+  ProjectedColumns projected = ProjectedColumns::all;
 
   std::int64_t inner() const { return heads * head_dim; }
   std::int64_t group_columns() const { return groups * state_size; }
   std::int64_t heads_of_group() const { return heads / groups; }
   // Of x, B and C.
   std::int64_t channels() const { return inner() + 2 * group_columns(); }
-  std::int64_t step_column() const { return inner() + channels(); }
-  std::int64_t columns() const { return step_column() + heads; }
+  std::int64_t x_column() const { return projected == ProjectedColumns::all ? inner() : 0; }
+  std::int64_t step_column() const { return x_column() + channels(); }
+  std::int64_t columns() const { return projected == ProjectedColumns::gates ? inner() : step_column() + heads; }
 };
 
 // In all functions row t has position t % sequence_length. Matrices and parameters are float32, bfloat16 or float16,

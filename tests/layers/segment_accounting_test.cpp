@@ -38,10 +38,10 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
     for (bool qk_norm : {false, true}) {
       for (const MixedDtypes& dtypes : all_dtypes()) {
         for (const auto& [context, tensor] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}}) {
-          if (context > 1 && !takes_context(kind)) continue;
           SegmentCase the_case = with_dtypes(full_case(kind, 1, tensor), dtypes);
           the_case.model.qk_norm = qk_norm;
           the_case.context = context;
+          the_case.masks_documents = tensor == 2;
           SCOPED_TRACE(describe_dtypes(the_case));
           for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
             EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
@@ -124,13 +124,15 @@ TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArriv
 
 TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
   struct Layout {
-    int data, tensor, expert;
+    int data, tensor, expert, context = 1;
   };
   for (SegmentKind kind : all_kinds) {
-    for (const Layout& layout :
-         {Layout{1, 1, 1}, Layout{1, 2, 1}, Layout{1, 4, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}, Layout{2, 2, 4}}) {
+    for (const Layout& layout : {Layout{1, 1, 1}, Layout{1, 2, 1}, Layout{1, 4, 1}, Layout{2, 1, 2}, Layout{1, 2, 2},
+                                 Layout{2, 2, 4}, Layout{1, 1, 1, 2}, Layout{1, 2, 2, 2}}) {
       for (const MixedDtypes& dtypes : all_dtypes()) {
         SegmentCase the_case = with_dtypes(full_case(kind, layout.data, layout.tensor, layout.expert), dtypes);
+        the_case.context = layout.context;
+        the_case.masks_documents = layout.tensor == 2;
         the_case.microbatches = 2;
         SCOPED_TRACE(describe_dtypes(the_case));
         for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {

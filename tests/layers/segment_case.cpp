@@ -78,6 +78,7 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.expert_compute = expert_compute.value_or(compute);
   setup.head_compute = head_compute.value_or(compute);
   setup.sequence_length = sequence_length;
+  setup.masks_documents = masks_documents;
   setup.context = context;
   setup.context_rank = at.cp;
   setup.microbatch_tokens = tokens() / context;

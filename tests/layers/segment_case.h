@@ -37,6 +37,7 @@ struct SegmentCase {
   std::set<Family> frozen = {};
   bool recompute_cheap = false, recompute_experts = false, keep_dispatch = false;
   bool weights_at_experts = false;
+  bool masks_documents = false;
   ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
   int expert_nodes = 1;
 
@@ -65,10 +66,6 @@ SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes);
 ModelConfig small_model();
 // All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
 SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1);
-// Whether context ranks may share the sequences of a segment.
-inline bool takes_context(SegmentKind kind) {
-  return kind != SegmentKind::state_space;
-}
 std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup);
 
 // Everything a case computes from, exact in its compute dtype, parameters in that of their family.

@@ -94,7 +94,7 @@ class SegmentRank {
         Tensor x;
         if (case_.kind != SegmentKind::embedding) x = rank_.slice_of(inputs_.x[global]);
         const std::int64_t before = rank_.ledger.live().total() - x.bytes();
-        const Tensor y = segment_->forward(rank_.context, memory_.weights(), text_[m].input(), std::move(x), saved_[m]);
+        const Tensor y = segment_->forward(rank_.context, memory_.weights(), text_[m].input(case_.masks_documents), std::move(x), saved_[m]);
         if (forward_again_) {
           inputs_kept_[m] = segment_->take_input(*saved_[m]);
           saved_[m] = segment_->remembered(std::move(saved_[m]));
@@ -110,7 +110,7 @@ class SegmentRank {
         if (forward_again_) {
           LayerContext again = rank_.context;
           again.recomputing = true;
-          segment_->forward(again, memory_.weights(), text_[m].input(), std::move(inputs_kept_[m]), saved_[m]);
+          segment_->forward(again, memory_.weights(), text_[m].input(case_.masks_documents), std::move(inputs_kept_[m]), saved_[m]);
         }
         const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();
         const Tensor dx = segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]);

@@ -58,7 +58,6 @@ using SegmentRecompute = DeviceTest;
 TEST_F(SegmentRecompute, CheapActivationsGiveTheSameBits) {
   for (SegmentKind kind : all_kinds) {
     for (const RemakeLayout& layout : recompute_layouts) {
-      if (layout.context > 1 && !takes_context(kind)) continue;
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
           if (!qk_norm && kind != SegmentKind::attention) continue;
@@ -144,7 +143,6 @@ TEST_F(SegmentRecompute, CheapActivationsAreNotKept) {
   for (SegmentKind kind : all_kinds) {
     for (const RemakeLayout& layout : {RemakeLayout{1, 1, 1, 1}, RemakeLayout{1, 1, 2, 1}, RemakeLayout{1, 2, 2, 1}}) {
       if (kind == SegmentKind::moe && layout.tensor > 1) continue;  // routing decides how many rows a rank has
-      if (layout.context > 1 && !takes_context(kind)) continue;
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
           SegmentCase the_case = laid_out(kind, layout, {dtype, dtype});
@@ -223,7 +221,6 @@ PhaseTraffic asked_once(const SegmentCase& the_case) {
 TEST_F(SegmentRecompute, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   for (SegmentKind kind : of_blocks) {
     for (const RemakeLayout& layout : recompute_layouts) {
-      if (layout.context > 1 && !takes_context(kind)) continue;
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         SegmentCase the_case = laid_out(kind, layout, {dtype, dtype});
         the_case.microbatches = 2;

@@ -94,11 +94,23 @@ TEST_F(StateSpaceSegment, MatchesReferenceWithHowManyGroupsThereAre) {
     the_case.model.state_space.n_groups = groups;
     const auto degrees = std::span(tensor_degrees).first(groups == 4 ? 3 : static_cast<std::size_t>(groups));
     expect_reference(the_case, degrees);
+    // Context ranks have a part of the heads each, and of the groups if there are enough. Among more tokens is one with
+    // a small norm, as in full_case().
+    the_case.model.rms_norm_eps = 0.01;
+    for (const int context : {2, 4}) {
+      SCOPED_TRACE(fmt::format("context {}", context));
+      the_case.context = context;
+      the_case.sequence_length = 4 * context;
+      expect_reference(the_case, std::vector{1});
+      if (groups > 1 && context == 2) expect_reference(the_case, std::vector{2});
+    }
   }
   SegmentCase the_case = full_case(SegmentKind::state_space);
   the_case.model.hidden_size = 4;
-  the_case.sequence_length = 2 * shortest_scan_chunk + 10;
+  the_case.sequence_length = 2 * shortest_scan_chunk + 12;
   the_case.sequences = 1;
+  expect_reference(the_case, std::vector{1, 2});
+  the_case.context = 2;
   expect_reference(the_case, std::vector{1, 2});
 }
 

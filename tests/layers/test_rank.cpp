@@ -92,6 +92,7 @@ TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tok
     keys.push_back(static_cast<std::int32_t>(noise_key(row)));
   }
   noise_keys_ = own(keys);
+  document_begins_ = own(std::vector<std::int32_t>(tokens.size(), 0));
   tokens_ = own(tokens);
   targets_ = own(targets);
   for (std::size_t k = 0; k < std::size(following_tokens_); ++k) {
@@ -101,12 +102,13 @@ TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tok
   }
 }
 
-MicrobatchInput TextMemory::input() const {
+MicrobatchInput TextMemory::input(bool masks_documents) const {
   MicrobatchInput input{tokens_, targets_};
   for (std::size_t k = 0; k < std::size(following_tokens_); ++k) {
     input.following.push_back({following_tokens_[k], following_targets_[k]});
   }
   input.noise_keys = noise_keys_;
+  if (masks_documents) input.document_begins = document_begins_;
   return input;
 }
 

@@ -41,10 +41,11 @@ class TextMemory {
  public:
   TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
              std::int64_t sequence_length, const std::vector<std::int64_t>& rows);
-  MicrobatchInput input() const;
+  // With documents each sequence is one.
+  MicrobatchInput input(bool masks_documents = false) const;
 
  private:
-  Tensor tokens_, targets_, noise_keys_;
+  Tensor tokens_, targets_, noise_keys_, document_begins_;
   Tensor following_tokens_[2], following_targets_[2];
 };
 

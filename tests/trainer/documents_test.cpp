@@ -59,6 +59,11 @@ std::vector<TinyLayout> masked_layouts() {
                              .expert_nodes = 2},
                  .recompute = Recompute::keep_dispatch});
   all.push_back({.name = "hybrid_pp2_tp2", .layers = "M A E M D", .degrees = {.pipeline = 2, .tensor = 2}});
+  all.push_back({.name = "hybrid_cp2",
+                 .layers = "M A E M D",
+                 .degrees = {.context = 2, .tensor = 2},
+                 .recompute = Recompute::selective});
+  all.push_back({.name = "hybrid_cp4", .layers = "M E M D", .degrees = {.context = 4}, .recompute = Recompute::full});
   all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
   all.push_back({.name = "cp4", .layers = mixed, .degrees = {.context = 4}});
   all.push_back({.name = "cp2_tp2_pp2", .layers = mixed, .degrees = {.pipeline = 2, .context = 2, .tensor = 2}});

@@ -65,7 +65,6 @@ Drawn draw_config(std::uint64_t seed) {
   layout.degrees.pipeline = draw.from(1, 2, 2, 3, 4);
   layout.degrees.tensor = draw.from(1, 1, 1, 2, 4);
   layout.degrees.context = draw.from(1, 1, 1, 2);
-  if (has_state_spaces) layout.degrees.context = 1;
   layout.degrees.data_shard = draw.from(1, 2, 2, 4);
   layout.degrees.data_replicate = draw.from(1, 1, 1, 2);
   layout.degrees.expert = draw.from(1, 1, 2, 4);

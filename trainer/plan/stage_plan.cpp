@@ -91,6 +91,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
                       {Family::experts, product_format(config, Family::experts)}},
           .sequence_length = config.training.sequence_length,
           .microbatch_tokens = config.microbatch_tokens() / degrees.context,
+          .masks_documents = config.text_parts().document_begins,
           .context = degrees.context,
           .context_rank = at.cp,
           .tensor = degrees.tensor,

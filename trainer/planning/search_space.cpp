@@ -132,10 +132,8 @@ void add_expert_degrees(const SearchAxes& axes, const Config& config, int node_r
 
 std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int world, int node_ranks) {
   std::vector<Degrees> meshes;
-  // State spaces take whole sequences. An axis that asks for parts is refused by that rule.
-  const bool whole = config.model.has(Mixer::state_space) && !axes.contains("parallelism.context");
   for (const int tensor : degrees_of(axes, "parallelism.tensor", world)) {
-    for (const int context : degrees_of(axes, "parallelism.context", whole ? 1 : world / tensor)) {
+    for (const int context : degrees_of(axes, "parallelism.context", world / tensor)) {
       const int left = world / tensor / context;
       for (const int pipeline : degrees_of(axes, "parallelism.pipeline", left)) {
         for (const int replicate : degrees_of(axes, "parallelism.data_replicate", left / pipeline)) {

@@ -92,15 +92,25 @@ Rules state_space_rules() {
                         space.n_groups, space.num_heads % space.n_groups);
        }},
       splits_over_tensor(groups, model_size(&StateSpaceConfig::n_groups)),
-      {{"model.layers", "parallelism.context"},
-       [](const Config& c) {
+      {{heads, "parallelism.tensor", "parallelism.context"},
+       [=](const Config& c) {
+         const std::int64_t ranks = std::int64_t{c.parallelism.tensor} * c.parallelism.context;
+         const std::int64_t size = c.model.has(Mixer::state_space) ? c.model.state_space.num_heads : 0;
+         return none_or(c.parallelism.context == 1 || size % ranks == 0,
+                        "{} {} does not split over tensor {} x context {}: remainder {}; state spaces scan whole "
+                        "sequences, and ranks of both axes have a part of the heads each",
+                        heads, size, c.parallelism.tensor, c.parallelism.context, size % ranks);
+       }},
+      {{groups, "parallelism.tensor", "parallelism.context"},
+       [=](const Config& c) {
          const int context = c.parallelism.context;
-         return none_or(!c.model.has(Mixer::state_space) || context == 1,
-                        "context {} splits sequences, and model.layers \"{}\" has state spaces (M), which take whole "
-                        "ones: write context = 1 and give the ranks to another axis, as in data_shard = {} with a "
-                        "global_batch_size that {} divides",
-                        context, c.layers_text, context * c.parallelism.data_shard,
-                        c.training.microbatch_size * context * c.parallelism.data());
+         const std::int64_t split = c.model.has(Mixer::state_space) ? c.model.state_space.n_groups : 0;
+         const std::int64_t own = split / c.parallelism.tensor;
+         if (own == 0 || split % c.parallelism.tensor != 0) return Messages{};  // another rule's
+         return none_or(own % context == 0 || context % own == 0,
+                        "the ranks of context {} share the {} groups of {} on a tensor rank unevenly: one number must "
+                        "divide the other",
+                        context, own, groups);
        }},
   };
 }

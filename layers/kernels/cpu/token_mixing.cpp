@@ -35,7 +35,7 @@ struct MixedText {
       return history == nullptr ? nullptr : history + (sequence * past + past + position) * shape.channels();
     }
     if (begins != nullptr && position < begins[first_row + token]) return nullptr;
-    return projected + (first_row + position) * shape.columns() + shape.inner();
+    return projected + (first_row + position) * shape.columns() + shape.x_column();
   }
 };
 
@@ -151,7 +151,7 @@ WEFT_MULTIVERSION void mix_tokens_backward(KernelContext& context, const StateSp
 #pragma omp simd
               for (std::int64_t i = 0; i < channels; ++i) sums[i] += tap[i] * behind[i];
             }
-            T* to = dprojected.as<T>().data() + row * shape.columns() + shape.inner();
+            T* to = dprojected.as<T>().data() + row * shape.columns() + shape.x_column();
 #pragma omp simd
             for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i]);
           }

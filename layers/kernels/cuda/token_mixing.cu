@@ -319,7 +319,7 @@ auto filtered_text(const StateSpaceShape& shape, ConstTensorView projected, Cons
   using T = typename DeviceElement<E>::type;
   return FilteredText<T>{static_cast<int>(shape.channels()),
                          static_cast<int>(shape.columns()),
-                         static_cast<int>(shape.inner()),
+                         static_cast<int>(shape.x_column()),
                          static_cast<int>(shape.filter),
                          static_cast<int>(shape.sequence_length),
                          elements<E>(projected),
