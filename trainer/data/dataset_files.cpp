@@ -23,7 +23,6 @@ std::vector<std::pair<const char*, std::int64_t*>> numbers_of(Resumption& place)
           {"skipped", &place.skipped},
           {"text_bytes", &place.text_bytes},
           {"tokens", &place.written.tokens},
-          {"sequences", &place.written.sequences},
           {"documents", &place.written.documents}};
 }
 

@@ -54,11 +54,9 @@ IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size, const 
       vocab_size_(vocab_size),
       type_(indexed_type(vocab_size)),
       data_(prefix_ + ".bin", flushed.tokens * bytes_of(type_)),
-      lengths_(prefix_ + ".lengths", flushed.sequences * bytes_of(TokenType::int32)),
-      boundaries_(prefix_ + ".documents", flushed.documents == 0 ? 0 : (flushed.documents + 1) * 8),
+      lengths_(prefix_ + ".lengths", flushed.documents * bytes_of(TokenType::int32)),
       counts_(flushed) {
   require(vocab_size >= 1 && vocab_size <= std::int64_t{1} << 31, "ids of a vocabulary are int32");
-  if (flushed.documents == 0) write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{0});
 }
 
 void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
@@ -70,20 +68,18 @@ void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
   const std::array<std::int64_t, 1> tokens = {std::ssize(ids)};
   if (tokens[0] > std::numeric_limits<std::int32_t>::max()) {
     fail_request("\"{}.bin\": sequence {} has more than 2^31 - 1 tokens, the most that an index can say; split it",
-                 prefix_, counts_.sequences);
+                 prefix_, counts_.documents);
   }
   encoded_.clear();
   encode(type_, ids, encoded_);
   data_.write(encoded_);
   write_numbers(lengths_, TokenType::int32, tokens);
   counts_.tokens += tokens[0];
-  ++counts_.sequences;
-  write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{counts_.sequences});
   ++counts_.documents;
 }
 
 IndexedCounts IndexedWriter::flush() {
-  for (PartialFile* file : {&data_, &lengths_, &boundaries_}) {
+  for (PartialFile* file : {&data_, &lengths_}) {
     file->flush();
     file->stay(true);
   }
@@ -91,11 +87,11 @@ IndexedCounts IndexedWriter::flush() {
 }
 
 void IndexedWriter::write_index(PartialFile& index) {
-  index.write(megatron_header({type_, counts_.sequences, counts_.documents}));
-  if (counts_.sequences > 0) {
+  index.write(megatron_header({type_, counts_.documents, counts_.documents}));
+  if (counts_.documents > 0) {
     const ByteSource written = lengths_.written();
     index.write_all(written);
-    const StoredNumbers lengths(written, 0, counts_.sequences, TokenType::int32);
+    const StoredNumbers lengths(written, 0, counts_.documents, TokenType::int32);
     std::int64_t offset = 0;
     std::vector<std::int64_t> offsets;
     lengths.visit([&](std::int64_t, std::span<const std::int64_t> numbers) {
@@ -108,7 +104,10 @@ void IndexedWriter::write_index(PartialFile& index) {
     });
     require(offset == data_.bytes(), "the sequences are all the tokens");
   }
-  index.write_all(boundaries_.written());
+  // The sequence with which each document begins, then the number of sequences.
+  for (std::int64_t sequence = 0; sequence <= counts_.documents; ++sequence) {
+    write_numbers(index, TokenType::int64, std::array{sequence});
+  }
 }
 
 void IndexedWriter::complete() {
@@ -122,7 +121,6 @@ void IndexedWriter::put_in_place() {
   data_.put_in_place();
   index_->put_in_place();
   lengths_.stay(false);
-  boundaries_.stay(false);
 }
 
 }  // namespace weft

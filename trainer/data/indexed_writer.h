@@ -16,14 +16,14 @@ namespace weft {
 // uint16 for fewer than 65500 tokens, otherwise int32: DType.optimal_dtype of Megatron, which leaves some ids unused.
 TokenType indexed_type(std::int64_t vocab_size);
 
-// The contents of a dataset.
+// The contents of a dataset. Each document is one sequence.
 struct IndexedCounts {
-  std::int64_t tokens = 0, sequences = 0, documents = 0;
+  std::int64_t tokens = 0, documents = 0;
   bool operator==(const IndexedCounts&) const = default;
 };
 
-// Used by one thread. Holds a few MiB of buffers, however many tokens and documents are written. Both arrays of the
-// index wait in files of their own, "prefix.lengths.partial" and "prefix.documents.partial".
+// Used by one thread. Holds a few MiB of buffers, however many tokens and documents are written. The lengths of
+// documents wait in a file of their own, "prefix.lengths.partial".
 //
 // Until finish() all bytes are in files that end in ".partial", which the destructor removes unless flush() was called.
 //
@@ -39,7 +39,7 @@ class IndexedWriter {
   // So far.
   const IndexedCounts& counts() const { return counts_; }
 
-  // A document of one sequence, which may be empty. Throws for an id outside the vocabulary and for 2^31 tokens or
+  // A document, which may be empty. Throws for an id outside the vocabulary and for 2^31 tokens or
   // more.
   void add_document(std::span<const std::int32_t> ids);
 
@@ -61,7 +61,7 @@ class IndexedWriter {
   std::string prefix_;
   std::int64_t vocab_size_;
   TokenType type_;
-  PartialFile data_, lengths_, boundaries_;
+  PartialFile data_, lengths_;
   std::optional<PartialFile> index_ = {};  // once complete
   std::vector<std::uint8_t> encoded_;
   IndexedCounts counts_;
