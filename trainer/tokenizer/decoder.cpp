@@ -78,29 +78,27 @@ struct DecodeStep {
 
 TokenDecoder::TokenDecoder(const TokenizerJson* json, const std::string& place)
     : separator_(json == nullptr ? " " : "") {
-  meaning_ =
-      read_steps(json, place, "decoders", [&](JsonFields& fields, const std::string& type, TokenizerJson& meaning) {
-        if (type == "ByteLevel") {
-          for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
-          steps_.emplace_back(DecodeByteLevel{});
-        } else if (type == "ByteFallback") {
-          steps_.emplace_back(DecodeByteFallback{});
-        } else if (type == "Fuse") {
-          steps_.emplace_back(FuseTokens{});
-        } else if (type == "Metaspace") {
-          steps_.emplace_back(read_metaspace(fields, meaning));
-        } else if (type == "Replace") {
-          steps_.emplace_back(read_replacement(fields, meaning));
-        } else if (type == "Strip") {
-          const StripTokens strip{fields.character("content"), fields.integer("start"), fields.integer("stop")};
-          if (strip.start < 0 || strip.stop < 0)
-            fail_request("{}: start {} or stop {} is negative", fields.place(), strip.start, strip.stop);
-          steps_.emplace_back(strip);
-          meaning.update(fields.meaning());
-        } else {
-          refuse_step(fields, type, "ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip and Sequence");
-        }
-      });
+  meaning_ = read_steps(json, place, "decoders", [&](JsonFields& fields, const std::string& type) {
+    if (type == "ByteLevel") {
+      for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
+      steps_.emplace_back(DecodeByteLevel{});
+    } else if (type == "ByteFallback") {
+      steps_.emplace_back(DecodeByteFallback{});
+    } else if (type == "Fuse") {
+      steps_.emplace_back(FuseTokens{});
+    } else if (type == "Metaspace") {
+      steps_.emplace_back(read_metaspace(fields));
+    } else if (type == "Replace") {
+      steps_.emplace_back(read_replacement(fields));
+    } else if (type == "Strip") {
+      const StripTokens strip{fields.character("content"), fields.integer("start"), fields.integer("stop")};
+      if (strip.start < 0 || strip.stop < 0)
+        fail_request("{}: start {} or stop {} is negative", fields.place(), strip.start, strip.stop);
+      steps_.emplace_back(strip);
+    } else {
+      refuse_step(fields, type, "ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip and Sequence");
+    }
+  });
 }
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {

@@ -120,10 +120,9 @@ TokenizerJson read_steps(const TokenizerJson* json, const std::string& place, co
     }
     return meanings;
   }
-  TokenizerJson meaning = {{"type", type}};
-  read(fields, type, meaning);
+  read(fields, type);
   fields.finish();
-  meanings.push_back(std::move(meaning));
+  meanings.push_back(fields.meaning());
   return meanings;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace weft {
 
@@ -46,6 +47,8 @@ class JsonFields {
   // The fields that were read by flag(), text() and integer(), and the defaults of those missing. Two spellings of the
   // same object mean the same.
   const TokenizerJson& meaning() const { return meaning_; }
+  // The meaning of a field that find() has read.
+  void set_meaning(const std::string& key, TokenizerJson meaning) { meaning_[key] = std::move(meaning); }
 
  private:
   [[noreturn]] void refuse_type(const std::string& key, const char* expected) const;
@@ -57,8 +60,8 @@ class JsonFields {
 };
 
 // Calls `read` for the step that `json` describes, or for each step of its list `steps` if its type is Sequence. `read`
-// adds to the meaning, which has the type, and refuses unknown types. Returns the list of meanings; of null, none.
-using ReadStep = std::function<void(JsonFields& fields, const std::string& type, TokenizerJson& meaning)>;
+// refuses unknown types. Returns the list of meanings; of null, none.
+using ReadStep = std::function<void(JsonFields& fields, const std::string& type)>;
 TokenizerJson read_steps(const TokenizerJson* json, const std::string& place, const char* steps, const ReadStep& read);
 // Throws Error (request) for a step of a type that is none of `known`, names in words.
 [[noreturn]] void refuse_step(const JsonFields& fields, const std::string& type, const char* known);

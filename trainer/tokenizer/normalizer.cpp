@@ -37,7 +37,7 @@ struct ApplyStep {
 
 }  // namespace
 
-Pattern read_pattern(JsonFields& fields, TokenizerJson& meaning) {
+Pattern read_pattern(JsonFields& fields) {
   const std::string place = fields.place_of("pattern");
   const TokenizerJson* json = fields.find("pattern");
   if (json == nullptr) fail_request("{} is missing", place);
@@ -47,15 +47,12 @@ Pattern read_pattern(JsonFields& fields, TokenizerJson& meaning) {
   }
   const bool literal = json->contains("String");
   const std::string text = kinds.text(literal ? "String" : "Regex");
-  meaning["pattern"] = kinds.meaning();
+  fields.set_meaning("pattern", kinds.meaning());
   return literal ? Pattern::literal(text, place) : Pattern::regex(text, place);
 }
 
-ReplaceText read_replacement(JsonFields& fields, TokenizerJson& meaning) {
-  meaning["type"] = "Replace";
-  ReplaceText replacement{read_pattern(fields, meaning), fields.text("content")};
-  meaning["content"] = replacement.content;
-  return replacement;
+ReplaceText read_replacement(JsonFields& fields) {
+  return {read_pattern(fields), fields.text("content")};
 }
 
 void check_grown_text(std::size_t bytes, std::size_t most) {
@@ -76,25 +73,22 @@ std::string replaced_text(std::string_view text, const ReplaceText& replacement,
 }
 
 TextNormalizer::TextNormalizer(const TokenizerJson* json, const std::string& place) {
-  meaning_ =
-      read_steps(json, place, "normalizers", [&](JsonFields& fields, const std::string& type, TokenizerJson& meaning) {
-        if (const auto form = value_named<NormalForm>(type)) {
-          steps_.emplace_back(*form);
-        } else if (type == "Lowercase") {
-          steps_.emplace_back(LowerCaseText{});
-        } else if (type == "Prepend") {
-          steps_.emplace_back(PrependText{fields.text("prepend")});
-          meaning["prepend"] = fields.meaning().at("prepend");
-        } else if (type == "Strip") {
-          const bool left = fields.flag("strip_left"), right = fields.flag("strip_right");
-          steps_.emplace_back(StripText{left, right});
-          meaning.update(fields.meaning());
-        } else if (type == "Replace") {
-          steps_.emplace_back(read_replacement(fields, meaning));
-        } else {
-          refuse_step(fields, type, "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip and Sequence");
-        }
-      });
+  meaning_ = read_steps(json, place, "normalizers", [&](JsonFields& fields, const std::string& type) {
+    if (const auto form = value_named<NormalForm>(type)) {
+      steps_.emplace_back(*form);
+    } else if (type == "Lowercase") {
+      steps_.emplace_back(LowerCaseText{});
+    } else if (type == "Prepend") {
+      steps_.emplace_back(PrependText{fields.text("prepend")});
+    } else if (type == "Strip") {
+      const bool left = fields.flag("strip_left"), right = fields.flag("strip_right");
+      steps_.emplace_back(StripText{left, right});
+    } else if (type == "Replace") {
+      steps_.emplace_back(read_replacement(fields));
+    } else {
+      refuse_step(fields, type, "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip and Sequence");
+    }
+  });
 }
 
 std::optional<std::string> TextNormalizer::normalized(std::string_view text, PatternScratch& scratch) const {

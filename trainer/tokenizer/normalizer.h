@@ -27,7 +27,7 @@ struct ReplaceText {
 using NormalizerStep = std::variant<NormalForm, LowerCaseText, PrependText, StripText, ReplaceText>;
 
 // Reads an object with "pattern" ({"String": ...} or {"Regex": ...}) and "content". Also a decoder has this form.
-ReplaceText read_replacement(JsonFields& fields, TokenizerJson& meaning);
+ReplaceText read_replacement(JsonFields& fields);
 // Throws Error (request) as check_grown_text for a result of more than `most` bytes.
 std::string replaced_text(std::string_view text, const ReplaceText& replacement, std::size_t most,
                           PatternScratch& scratch);
@@ -40,8 +40,8 @@ inline std::size_t most_grown_bytes(std::size_t bytes) {
 }
 // Throws Error (request) for a text that steps have lengthened to `bytes`, if these are more than `most`.
 void check_grown_text(std::size_t bytes, std::size_t most);
-// The pattern of a field of the form {"String": ...} or {"Regex": ...}, and its meaning.
-Pattern read_pattern(JsonFields& fields, TokenizerJson& meaning);
+// The pattern of a field of the form {"String": ...} or {"Regex": ...}.
+Pattern read_pattern(JsonFields& fields);
 
 // Immutable. Several threads may call it, each with its own scratch.
 class TextNormalizer {

@@ -29,8 +29,8 @@ Enum read_named(JsonFields& fields, const std::string& name, std::optional<std::
   fail_request("{} is {}; known are {}", fields.place_of(name), shown_value(text), fmt::join(names_of_all<Enum>, ", "));
 }
 
-SplitStep read_split(JsonFields& fields, TokenizerJson& meaning) {
-  Pattern pattern = read_pattern(fields, meaning);
+SplitStep read_split(JsonFields& fields) {
+  Pattern pattern = read_pattern(fields);
   const SplitBehavior behavior = read_named<SplitBehavior>(fields, "behavior", std::nullopt);
   return SplitStep{std::move(pattern), behavior, fields.flag("invert", false)};
 }
@@ -163,22 +163,19 @@ class WordSplitter {
 
 }  // namespace
 
-MetaspaceStep read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
+MetaspaceStep read_metaspace(JsonFields& fields) {
   MetaspaceStep metaspace;
   metaspace.replacement = fields.character("replacement");
   metaspace.scheme = read_named<PrependScheme>(fields, "prepend_scheme", "always");
-  const TokenizerJson* prefix = fields.find("add_prefix_space");
-  const bool none = prefix != nullptr && !fields.flag("add_prefix_space");
+  // It tells no more than prepend_scheme, and is not part of the meaning.
+  const bool none = !JsonFields(fields).flag("add_prefix_space", true);
+  fields.ignore("add_prefix_space");
   if (none && metaspace.scheme != PrependScheme::never) {
     fail_request("{} is false, but prepend_scheme is {}", fields.place_of("add_prefix_space"),
                  name_of(metaspace.scheme));
   }
   if (fields.flag("split", true)) metaspace.split = Pattern::literal(metaspace.replacement, fields.place());
   fields.ignore("str_rep");
-  meaning.update({{"type", "Metaspace"},
-                  {"replacement", metaspace.replacement},
-                  {"prepend_scheme", name_of(metaspace.scheme)},
-                  {"split", metaspace.split.has_value()}});
   return metaspace;
 }
 
@@ -193,36 +190,31 @@ void PreTokenizer::check_order(const std::string& place) const {
 }
 
 PreTokenizer::PreTokenizer(const TokenizerJson* json, const std::string& place) {
-  meaning_ = read_steps(
-      json, place, "pretokenizers", [&](JsonFields& fields, const std::string& type, TokenizerJson& meaning) {
-        const auto add_split = [&](std::string_view pattern, SplitBehavior behavior, bool invert) {
-          steps_.emplace_back(SplitStep{Pattern::regex(pattern, fields.place()), behavior, invert});
-        };
-        if (type == "Split") {
-          steps_.emplace_back(read_split(fields, meaning));
-          meaning.update({{"behavior", fields.meaning()["behavior"]}, {"invert", fields.meaning()["invert"]}});
-        } else if (type == "ByteLevel") {
-          steps_.emplace_back(read_byte_level(fields));
-          meaning.update(fields.meaning());
-        } else if (type == "Digits") {
-          const bool individual = fields.flag("individual_digits");
-          add_split(R"(\p{N})", individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false);
-          meaning.update(fields.meaning());
-        } else if (type == "Whitespace") {
-          const std::string word_or_rest = fmt::format("[{0}]+|[^{0}\\s]+", rust_word_class);
-          add_split(word_or_rest, SplitBehavior::removed, true);
-        } else if (type == "WhitespaceSplit") {
-          add_split(R"(\s)", SplitBehavior::removed, false);
-        } else if (type == "Punctuation") {
-          add_split(package_punctuation, read_named<SplitBehavior>(fields, "behavior", "Isolated"), false);
-          meaning.update(fields.meaning());
-        } else if (type == "Metaspace") {
-          steps_.emplace_back(read_metaspace(fields, meaning));
-        } else {
-          refuse_step(fields, type,
-                      "ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace and Sequence");
-        }
-      });
+  meaning_ = read_steps(json, place, "pretokenizers", [&](JsonFields& fields, const std::string& type) {
+    const auto add_split = [&](std::string_view pattern, SplitBehavior behavior, bool invert) {
+      steps_.emplace_back(SplitStep{Pattern::regex(pattern, fields.place()), behavior, invert});
+    };
+    if (type == "Split") {
+      steps_.emplace_back(read_split(fields));
+    } else if (type == "ByteLevel") {
+      steps_.emplace_back(read_byte_level(fields));
+    } else if (type == "Digits") {
+      const bool individual = fields.flag("individual_digits");
+      add_split(R"(\p{N})", individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false);
+    } else if (type == "Whitespace") {
+      const std::string word_or_rest = fmt::format("[{0}]+|[^{0}\\s]+", rust_word_class);
+      add_split(word_or_rest, SplitBehavior::removed, true);
+    } else if (type == "WhitespaceSplit") {
+      add_split(R"(\s)", SplitBehavior::removed, false);
+    } else if (type == "Punctuation") {
+      add_split(package_punctuation, read_named<SplitBehavior>(fields, "behavior", "Isolated"), false);
+    } else if (type == "Metaspace") {
+      steps_.emplace_back(read_metaspace(fields));
+    } else {
+      refuse_step(fields, type,
+                  "ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace and Sequence");
+    }
+  });
   check_order(place);
   words_are_bytes_ = !steps_.empty() && std::holds_alternative<ByteLevelStep>(steps_.back());
 }

@@ -71,6 +71,6 @@ class PreTokenizer {
   TokenizerJson meaning_ = TokenizerJson::array();
 };
 
-MetaspaceStep read_metaspace(JsonFields& fields, TokenizerJson& meaning);
+MetaspaceStep read_metaspace(JsonFields& fields);
 
 }  // namespace weft

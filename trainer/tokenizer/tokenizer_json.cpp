@@ -187,9 +187,8 @@ std::shared_ptr<const Tokenizer> parse_tokenizer_json(const std::string& text, c
   PreTokenizer pre_tokenizer(fields.find("pre_tokenizer"), fields.place_of("pre_tokenizer"));
   TokenDecoder decoder(fields.find("decoder"), fields.place_of("decoder"));
   TextFrame frame;
-  read_steps(
-      fields.find("post_processor"), fields.place_of("post_processor"), "processors",
-      [&](JsonFields& step, const std::string& type, TokenizerJson&) { read_post_processor(step, type, frame); });
+  read_steps(fields.find("post_processor"), fields.place_of("post_processor"), "processors",
+             [&](JsonFields& step, const std::string& type) { read_post_processor(step, type, frame); });
   const TokenizerJson* model_json = fields.find("model");
   if (model_json == nullptr) fail_request("{} has no model", quoted);
   std::string meaning;
