@@ -10,8 +10,8 @@
 #include "tests/trainer/huggingface_reference.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/huggingface/import.h"
-#include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/model_section.h"
+#include "trainer/huggingface/weight_files.h"
 
 namespace weft::huggingface_test {
 namespace {

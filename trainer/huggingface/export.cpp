@@ -13,8 +13,8 @@
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/tensor_file.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/model_folder.h"
+#include "trainer/huggingface/weight_files.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/tokenizer/tokenizer.h"
 

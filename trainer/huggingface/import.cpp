@@ -8,10 +8,8 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/output_file.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_value.h"
-#include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_section.h"
 #include "trainer/huggingface/names.h"
@@ -79,7 +77,7 @@ void expect_weights(const WeightFolder& weights, const FolderModel& folder, Expe
 // The weight that a part of a folder's tensor becomes. `weights` outlives it.
 NewWeight weight_of(const WeightFolder& weights, const FolderPart& part) {
   const DType dtype = *dtype_of_safetensors(weights.find(part.tensor)->dtype);
-  const auto put = [&weights, part, dtype](const NewWeight::Write& write) {
+  const auto put = [&weights, part, dtype](const ByteSink& sink) {
     std::vector<std::uint8_t> rows(static_cast<std::size_t>(part.rows * part.columns * size_of(dtype)));
     const bool whole = part.columns == part.tensor_columns;
     const std::int64_t count = whole ? 1 : part.rows;  // of runs of bytes
@@ -90,7 +88,7 @@ NewWeight weight_of(const WeightFolder& weights, const FolderPart& part) {
                    std::span(rows).subspan(static_cast<std::size_t>(r) * run, run));
     }
     const MatrixBytes matrix{rows, part.rows, part.columns, dtype};
-    stream_matrix(matrix, part.parameter.transposed, dtype, part.parameter.name, write);
+    stream_matrix(matrix, part.parameter.transposed, dtype, part.parameter.name, sink);
   };
   return {part.parameter.name, part.parameter.global_rows, part.parameter.global_columns, dtype, put};
 }
@@ -147,16 +145,9 @@ ImportResult import_folder(const fs::path& folder, const fs::path& to,
     made.push_back(weight_of(weights, part));
   }
 
-  NewFolder checkpoint(to);
-  Manifest manifest;
-  manifest.model = model_keys;
-  ImportResult result{model, 0, 0, write_weights(checkpoint.path(), made, largest_file, manifest)};
-  write_text_file(checkpoint.path() / checkpoint_config_name, config_text(folder, to, model), manifest);
-  for (const fs::path& file : find_companions(folder)) {
-    write_text_file(checkpoint.path() / file.filename(), read_text(file), manifest);
-  }
-  write_new_file(checkpoint.path() / manifest_name, to_json(manifest));
-  checkpoint.publish();
+  std::vector<std::pair<std::string, std::string>> texts = {{checkpoint_config_name, config_text(folder, to, model)}};
+  for (const fs::path& file : find_companions(folder)) texts.emplace_back(file.filename().string(), read_text(file));
+  ImportResult result{model, 0, 0, write_weights_checkpoint(to, made, texts, model_keys, largest_file)};
   for (const NewWeight& weight : made) {
     result.parameters += weight.rows * weight.columns;
     result.bytes += weight.bytes();

@@ -5,9 +5,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/output_file.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/weight_files.h"
 #include "trainer/plan/stage_plan.h"
 
@@ -35,27 +33,27 @@ NewWeight copied(const CheckpointReader& dense, const ParameterSpec& parameter) 
     fail_request("{} has no {} of {} x {}, which {} would be a copy of", dense.folder().string(), name,
                  parameter.global_rows, parameter.global_columns, parameter.name);
   }
-  const auto put = [&dense, tensor](const NewWeight::Write& write) {
+  const auto put = [&dense, tensor](const ByteSink& sink) {
     const std::int64_t most = std::max<std::int64_t>(1, copied_bytes / tensor->row_bytes());
     std::vector<std::uint8_t> bytes;
     for (std::int64_t row = 0; row < tensor->rows; row += most) {
       const std::int64_t rows = std::min(most, tensor->rows - row);
       bytes.resize(static_cast<std::size_t>(rows * tensor->row_bytes()));
       dense.read_rows(*tensor, row, rows, bytes);
-      write(bytes);
+      sink(bytes);
     }
   };
   return {parameter.name, tensor->rows, tensor->columns, tensor->dtype, put};
 }
 
 NewWeight drawn(const ParameterSpec& parameter, std::uint64_t seed) {
-  const auto put = [parameter, seed](const NewWeight::Write& write) {
+  const auto put = [parameter, seed](const ByteSink& sink) {
     const RandomStream random(seed, parameter.name);
     std::vector<float> values(static_cast<std::size_t>(parameter.global_size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = static_cast<float>(parameter.standard_deviation * random.normal(i));
     }
-    write({reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
+    sink({reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
   };
   return {parameter.name, parameter.global_rows, parameter.global_columns, DType::float32, put};
 }
@@ -110,19 +108,14 @@ void upcycle(const CheckpointReader& dense, const ModelConfig& model, const std:
   for (const ParameterSpec& parameter : model_parameters(model)) {
     weights.push_back(parameter.family == Family::routing ? drawn(parameter, seed) : copied(dense, parameter));
   }
-  NewFolder folder(to);
-  Manifest manifest;
-  manifest.model = model_keys;
-  write_weights(folder.path(), weights, largest_file, manifest);
-  write_text_file(folder.path() / checkpoint_config_name, config, manifest);
+  std::vector<std::pair<std::string, std::string>> texts = {{checkpoint_config_name, config}};
   for (const SavedFile& file : dense.manifest().files) {
     const bool is_text = file.bytes == file.prefix_bytes;
     if (!is_text || file.name == checkpoint_config_name) continue;
     dense.require_unchanged(file.name);
-    write_text_file(folder.path() / file.name, read_text(dense.folder() / file.name), manifest);
+    texts.emplace_back(file.name, read_text(dense.folder() / file.name));
   }
-  write_new_file(folder.path() / manifest_name, to_json(manifest));
-  folder.publish();
+  write_weights_checkpoint(to, weights, texts, model_keys, largest_file);
 }
 
 }  // namespace weft
