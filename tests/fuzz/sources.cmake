@@ -26,6 +26,6 @@ add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_tok
                  shard/wrap)
 add_fuzz_sources(trainer/checkpoint manifest* safetensors*)
 add_fuzz_sources(trainer/data byte_source chat_template document_parser documents json_places megatron_index
-                 order_cache partial_file stored_numbers text_file token_f* token_index token_type unpacked_file)
+                 order_cache partial_file stored_numbers text_file token_f* token_index unpacked_file)
 add_fuzz_sources(trainer/resolve config_* step_costs)
 add_fuzz_sources(trainer/huggingface architecture model_json* names weight_folder)

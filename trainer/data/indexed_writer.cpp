@@ -9,7 +9,6 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/data/megatron_index.h"
-#include "trainer/data/stored_numbers.h"
 
 namespace weft {
 namespace {

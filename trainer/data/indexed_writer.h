@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trainer/data/partial_file.h"
-#include "trainer/data/token_type.h"
+#include "trainer/data/stored_numbers.h"
 
 namespace weft {
 

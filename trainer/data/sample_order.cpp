@@ -35,10 +35,7 @@ std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t v
 
 // floor(a * b / 2^63), for a below 2^63 and b up to 2^63.
 std::uint64_t part_of(std::uint64_t a, std::uint64_t b) {
-  const std::uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
-  const std::uint64_t low = a0 * b0, middle = a1 * b0 + (low >> 32), across = a0 * b1 + (middle & 0xffffffffu);
-  const std::uint64_t high = a1 * b1 + (middle >> 32) + (across >> 32);
-  return high << 1 | (across & 0xffffffffu) >> 31;
+  return static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * b >> 63);
 }
 
 class WindowPool final : public SamplePool {

@@ -1,5 +1,5 @@
-// An array of integers inside a file, read on demand: an index of 10 GB is opened without reading it. Single numbers
-// come through a small cache of pages, in which the first steps of a binary search stay.
+// The integer types in which files store tokens and positions: names, sizes, and little-endian bytes to numbers and
+// back. And arrays of such integers inside a file.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,33 @@
 #include <span>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/data/byte_source.h"
-#include "trainer/data/token_type.h"
 
 namespace weft {
 
-// Several threads may read at the same time. Memory: at most 1 MiB of pages.
+enum class TokenType : std::uint8_t { uint8, int8, int16, uint16, int32, uint32, int64 };
+
+// As NumPy spells them.
+constexpr auto enum_names(TokenType) {
+  return name_list("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64");
+}
+
+// Bytes of one number.
+std::int64_t bytes_of(TokenType type);
+
+// The numbers stored in `bytes`, which has exactly bytes_of(type) for each. A value of uint64 above 2^63 - 1 that is
+// read as int64 is negative.
+void decode(TokenType type, std::span<const std::uint8_t> bytes, std::span<std::int64_t> to);
+// Appends the numbers. Requires that each fits the type.
+void encode(TokenType type, std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& to);
+void encode(TokenType type, std::span<const std::int32_t> numbers, std::vector<std::uint8_t>& to);
+// The largest number that the type stores.
+std::int64_t largest_of(TokenType type);
+
+// An array that is read on demand: an index of 10 GB is opened without reading it. Single numbers come through a small
+// cache of pages, in which the first steps of a binary search stay. Several threads may read at the same time. Memory:
+// at most 1 MiB of pages.
 class StoredNumbers {
  public:
   // `count` numbers from byte `offset` of `source` on. Requires that they lie inside it.

@@ -53,11 +53,9 @@ TokenSource megatron_tokens(const std::string& prefix) {
   }
   ByteSource bytes = open_source(prefix + ".bin");
   auto index = std::make_shared<const MegatronIndex>(open_source(prefix + ".idx"), bytes.name, bytes.size);
-  const TokenType type = index->type();
-  const std::int64_t tokens = index->tokens();
-  auto losses = losses_in(prefix + ".loss", tokens);
+  auto losses = losses_in(prefix + ".loss", index->tokens());
   check_facts(prefix, *index, losses.has_value());
-  return {TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index), std::move(losses)};
+  return {TokenFormat::megatron, std::move(bytes), 0, index->type(), index, std::move(losses)};
 }
 
 TokenSource datatrove_tokens(const std::string& path) {
@@ -69,16 +67,13 @@ TokenSource datatrove_tokens(const std::string& path) {
         path, path);
   }
   auto index = std::make_shared<const DatatroveIndex>(open_source(path + ".index"), path, bytes.size);
-  const TokenType type = index->type();
-  const std::int64_t tokens = index->tokens();
-  return {TokenFormat::datatrove,           std::move(bytes), 0, type, tokens, std::move(index),
-          losses_in(path + ".loss", tokens)};
+  return {
+      TokenFormat::datatrove, std::move(bytes), 0, index->type(), index, losses_in(path + ".loss", index->tokens())};
 }
 
 TokenSource one_document(TokenFormat format, ByteSource bytes, std::int64_t begin, TokenType type) {
-  const std::int64_t tokens = (bytes.size - begin) / bytes_of(type);
-  auto index = std::make_shared<const OneDocument>(bytes.name, tokens);
-  return {format, std::move(bytes), begin, type, tokens, std::move(index)};
+  auto index = std::make_shared<const OneDocument>(bytes.name, (bytes.size - begin) / bytes_of(type));
+  return {format, std::move(bytes), begin, type, std::move(index)};
 }
 
 TokenSource raw_tokens(const std::string& path, TokenType type) {

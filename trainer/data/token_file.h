@@ -11,7 +11,6 @@
 #include "parallel/runtime/enum_names.h"
 #include "trainer/data/byte_source.h"
 #include "trainer/data/token_index.h"
-#include "trainer/data/token_type.h"
 
 namespace weft {
 
@@ -20,13 +19,12 @@ constexpr auto enum_names(TokenFormat) {
   return name_list("text", "Megatron", "llm.c", "raw", "datatrove");
 }
 
-// Tokens as they lie in a file: `tokens` numbers of `type` from byte `begin` of `bytes` on.
+// Tokens as they lie in a file: index->tokens() numbers of `type` from byte `begin` of `bytes` on.
 struct TokenSource {
   TokenFormat format = TokenFormat::text;
   ByteSource bytes;
   std::int64_t begin = 0;
   TokenType type = TokenType::uint8;
-  std::int64_t tokens = 0;
   std::shared_ptr<const TokenIndex> index;
   std::optional<ByteSource> losses = {};  // a byte a token; 0: nothing learns to predict it
 };
@@ -65,7 +63,7 @@ class TokenFile {
   TokenType type() const { return source_.type; }
 
   // At least 1.
-  std::int64_t tokens() const { return source_.tokens; }
+  std::int64_t tokens() const { return source_.index->tokens(); }
   // 1 if the format has no boundaries. A document may be empty.
   std::int64_t documents() const { return source_.index->documents(); }
   // The position of the first token of a document, 0 .. documents(); the last is tokens().

@@ -10,7 +10,6 @@
 
 #include "trainer/data/byte_source.h"
 #include "trainer/data/stored_numbers.h"
-#include "trainer/data/token_type.h"
 
 namespace weft {
 
