@@ -25,7 +25,7 @@ struct Tables {
   std::vector<std::uint32_t> shuffle;
 };
 
-Tables tables_of(const Lengths& lengths, const MegatronRequest& request) {
+Tables tables_of(const Lengths& lengths, const OrderRequest& request) {
   std::mt19937 generator(request.seed);
   Tables tables;
   tables.epochs = megatron_epochs(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}), request);
@@ -110,7 +110,7 @@ TEST(MegatronOrder, PiecesAreWindowsOfTheEpochsWrittenOut) {
     lengths.insert(lengths.begin(), 5);
     const SequenceRange split{1, std::ssize(lengths)};
     lengths.push_back(5);
-    MegatronRequest request;
+    OrderRequest request;
     request.sequence_length = static_cast<std::int64_t>(1 + chance() % 9);
     request.seed = static_cast<std::uint32_t>(chance());
     if (chance() % 4 != 0) request.samples = static_cast<std::int64_t>(chance() % 100);
@@ -171,7 +171,7 @@ TEST(MegatronOrder, LeavesOutALastPartialSample) {
 }
 
 TEST(MegatronOrder, RefusesWhatHasNoOrder) {
-  const auto refusal = [](std::int64_t tokens, const MegatronRequest& request) {
+  const auto refusal = [](std::int64_t tokens, const OrderRequest& request) {
     return token_refusal([&] { megatron_epochs(tokens, request); });
   };
   EXPECT_NE(refusal(1, {4, 5, 1}).find("a split with 1 tokens"), std::string::npos);

@@ -18,7 +18,7 @@ TEST(WindowPool, PlacesEveryWindowInsideItsFile) {
     std::vector<std::int64_t> tokens(chance() % 8);
     for (std::int64_t& count : tokens) count = static_cast<std::int64_t>(chance() % 40);
     const auto length = static_cast<std::int64_t>(1 + chance() % 9);
-    std::vector<TokenRange> ranges;
+    std::vector<weft::Range> ranges;
     for (const std::int64_t count : tokens) ranges.push_back({0, count});
     std::vector<TokenPiece> expected;
     for (std::int64_t file = 0; file < std::ssize(tokens); ++file) {

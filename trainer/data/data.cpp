@@ -40,21 +40,21 @@ std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabul
 }
 
 // Whether any target of a part of a file counts. Most files show one in the first piece.
-bool has_target(const TokenFile& file, const TokenRange& range, Documents documents) {
+bool has_target(const TokenFile& file, const Range& range, Documents documents) {
   const bool masked = documents != Documents::join;
   if (!file.has_losses() && !masked) return true;
   constexpr std::int64_t piece = std::int64_t{1} << 16;
-  for (std::int64_t first = 0; first + 1 < range.tokens; first += piece) {
+  for (std::int64_t first = 0; first + 1 < range.count; first += piece) {
     // Pieces share a token, which is no target as the first.
-    const std::int64_t count = std::min(piece + 1, range.tokens - first);
-    if (counted_targets(file, range.first + first, count, masked) > 0) return true;
+    const std::int64_t count = std::min(piece + 1, range.count - first);
+    if (counted_targets(file, range.begin + first, count, masked) > 0) return true;
   }
   return false;
 }
 
 // Throws if a run has nothing to learn from: no target in the parts for training of the files that have a weight.
 void require_target(const DataRequest& request, const std::vector<TokenFile>& files) {
-  const std::vector<TokenRange> ranges = split_files(files, request.split, 0, /*sequence_length=*/0);
+  const std::vector<Range> ranges = split_files(files, request.split, 0, /*sequence_length=*/0);
   for (std::size_t f = 0; f < files.size(); ++f) {
     if (request.sources[f].weight != 0.0 && has_target(files[f], ranges[f], request.documents)) return;
   }
@@ -92,7 +92,7 @@ std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const 
     for (const DataSource& source : request.sources) weights.push_back(source.weight.value_or(1.0));
   }
   if (request.order == DataOrder::megatron) return make_megatron_order(files, request.split, weights, order);
-  const std::vector<TokenRange> ranges =
+  const std::vector<Range> ranges =
       split_files(files, request.split, 0, least_length(request.documents, request.sequence_length));
   return make_shuffled_order(files, ranges, request.documents == Documents::pack, weights, order);
 }

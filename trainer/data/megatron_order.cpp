@@ -98,7 +98,7 @@ std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_
   return ranges;
 }
 
-MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& request) {
+MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const OrderRequest& request) {
   const std::int64_t length = request.sequence_length, samples = request.samples;
   require(length >= 1 && samples >= 0, "samples have tokens, and there are none or more");
   if (samples > (std::numeric_limits<std::int64_t>::max() / 2 - tokens_per_epoch) / length) {
@@ -190,7 +190,7 @@ std::vector<std::uint32_t> megatron_shuffle(const MegatronEpochs& epochs, std::m
 }
 
 MegatronOrder::MegatronOrder(std::shared_ptr<const TokenIndex> dataset, SequenceRange split,
-                             const MegatronRequest& request, const OrderCache& cache)
+                             const OrderRequest& request)
     : dataset_(std::move(dataset)),
       sequence_length_(request.sequence_length),
       epochs_(megatron_epochs(tokens_of_split(*dataset_, split), request)) {
@@ -205,7 +205,7 @@ MegatronOrder::MegatronOrder(std::shared_ptr<const TokenIndex> dataset, Sequence
       "seed {}",
       dataset_->identity(), split.begin, split.end, epochs_.epochs, epochs_.samples, sequence_length_,
       epochs_.first_samples, request.seed);
-  tables_ = cache.tables(key, [&]() -> std::vector<NumberColumn> {
+  tables_ = request.cache.tables(key, [&]() -> std::vector<NumberColumn> {
     dataset_->check();
     // One generator for both: the shuffle of samples continues where that of documents ended.
     std::mt19937 generator(request.seed);

@@ -41,12 +41,6 @@ std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_
 // The same for splits of the same parts: "98,2" for "98, 2.0,0". Throws as split_sequences for a wrong number.
 std::string canonical_split(std::string_view split);
 
-struct MegatronRequest {
-  std::int64_t sequence_length = 0;  // tokens; a sample has one more
-  std::int64_t samples = 0;          // at least so many, of one epoch or more
-  std::uint32_t seed = 1234;
-};
-
 // The numbers from which the tables are made.
 struct MegatronEpochs {
   std::int64_t epochs = 1;
@@ -59,7 +53,7 @@ struct MegatronEpochs {
 };
 // Throws Error (request) if the split has fewer than two tokens, or one epoch has no sample and one epoch was asked
 // for.
-MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& request);
+MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const OrderRequest& request);
 
 // The table "documents": document_index of GPTDataset.
 std::vector<std::int32_t> megatron_documents(SequenceRange split, const MegatronEpochs& epochs,
@@ -92,8 +86,7 @@ class MegatronOrder {
   // Tables that the cache lacks are made in one pass over the index, which is checked by it. Throws Error (request) as
   // megatron_epochs, TokenIndex::check and OrderCache::tables. It does so for orders that need more than 2^31 - 1
   // entries of a table, too, for which Megatron changes to int64.
-  MegatronOrder(std::shared_ptr<const TokenIndex> dataset, SequenceRange split, const MegatronRequest& request,
-                const OrderCache& cache = OrderCache());
+  MegatronOrder(std::shared_ptr<const TokenIndex> dataset, SequenceRange split, const OrderRequest& request);
   MegatronOrder(MegatronOrder&&) = default;
 
   // At least as many as requested.
@@ -121,7 +114,7 @@ struct MegatronBlend {
 // The samples that a blend of at least `samples` samples takes from each dataset.
 struct BlendPlan {
   std::vector<double> weights;         // of sum 1, as the blend uses them
-  std::vector<std::int64_t> requests;  // MegatronRequest::samples for each dataset: 0.5 % more than its part
+  std::vector<std::int64_t> requests;  // OrderRequest::samples for each dataset: 0.5 % more than its part
   std::int64_t samples = 0;            // of the blend: the sum of the parts, each rounded up
 };
 // Weights are divided by their sum, twice and in NumPy's order of summation, as Megatron does. Throws Error (request)

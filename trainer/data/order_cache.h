@@ -63,4 +63,12 @@ class OrderCache {
   std::string folder_;
 };
 
+// What an order of samples is made for.
+struct OrderRequest {
+  std::int64_t sequence_length = 0;  // tokens; a sample has one more
+  std::int64_t samples = 0;          // of the whole run; an order may have more
+  std::uint64_t seed = 0;            // of Megatron's order below 2^32
+  OrderCache cache = OrderCache();   // of the tables of packed documents and of Megatron's order
+};
+
 }  // namespace weft

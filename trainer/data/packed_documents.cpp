@@ -32,7 +32,7 @@ struct PackedPart {
 // file of a cache.
 class PackedDocuments final : public SamplePool {
  public:
-  PackedDocuments(std::span<const TokenFile> files, std::span<const TokenRange> ranges, std::int64_t first_file,
+  PackedDocuments(std::span<const TokenFile> files, std::span<const Range> ranges, std::int64_t first_file,
                   std::int64_t sequence_length, const OrderCache& cache);
 
   std::int64_t samples() const override { return tables_[2].count(); }
@@ -43,7 +43,7 @@ class PackedDocuments final : public SamplePool {
   }
 
  private:
-  std::vector<NumberColumn> deal(std::span<const TokenFile> files, std::span<const TokenRange> ranges) const;
+  std::vector<NumberColumn> deal(std::span<const TokenFile> files, std::span<const Range> ranges) const;
   [[noreturn]] static void refuse_damage();
 
   std::int64_t first_file_, sequence_length_, tokens_ = 0;
@@ -53,12 +53,12 @@ class PackedDocuments final : public SamplePool {
   NumberTables tables_;
 };
 
-PackedDocuments::PackedDocuments(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
+PackedDocuments::PackedDocuments(std::span<const TokenFile> files, std::span<const Range> ranges,
                                  std::int64_t first_file, std::int64_t sequence_length, const OrderCache& cache)
     : first_file_(first_file), sequence_length_(sequence_length), file_begins_{0} {
   std::string key = fmt::format("packed documents in sequences of {} tokens", sequence_length);
   for (std::size_t f = 0; f < files.size(); ++f) {
-    key += fmt::format("; {} from token {} of {}", ranges[f].tokens, ranges[f].first, files[f].index()->identity());
+    key += fmt::format("; {} from token {} of {}", ranges[f].count, ranges[f].begin, files[f].index()->identity());
     file_begins_.push_back(file_begins_.back() + files[f].tokens());
   }
   tables_ = cache.tables(key, [&] { return deal(files, ranges); });
@@ -66,8 +66,7 @@ PackedDocuments::PackedDocuments(std::span<const TokenFile> files, std::span<con
   tokens_ = tables_[3].at(0);
 }
 
-std::vector<NumberColumn> PackedDocuments::deal(std::span<const TokenFile> files,
-                                                std::span<const TokenRange> ranges) const {
+std::vector<NumberColumn> PackedDocuments::deal(std::span<const TokenFile> files, std::span<const Range> ranges) const {
   std::vector<std::int64_t> firsts, ends;
   std::vector<std::int32_t> counts;
   std::int64_t tokens_dealt = 0;
@@ -104,7 +103,7 @@ std::vector<NumberColumn> PackedDocuments::deal(std::span<const TokenFile> files
     std::int64_t first = 0;
     for (const std::int64_t tokens : files[f].index()->document_lengths()) {
       const std::int64_t begin = first, end = first += tokens;
-      if (begin < ranges[f].first || end > ranges[f].first + ranges[f].tokens) continue;
+      if (begin < ranges[f].begin || end > ranges[f].begin + ranges[f].count) continue;
       for (std::int64_t at = begin; end - at > 1; at += sequence_length_) {
         add({file_begins_[f] + at, static_cast<std::int32_t>(std::min(end - at, sequence_length_ + 1))});
       }
@@ -150,7 +149,7 @@ std::vector<TokenPiece> PackedDocuments::pieces(std::int64_t sequence) const {
 
 }  // namespace
 
-std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
+std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, std::span<const Range> ranges,
                                              std::int64_t first_file, std::int64_t sequence_length,
                                              const OrderCache& cache) {
   return std::make_unique<PackedDocuments>(files, ranges, first_file, sequence_length, cache);

@@ -40,10 +40,10 @@ std::uint64_t part_of(std::uint64_t a, std::uint64_t b) {
 
 class WindowPool final : public SamplePool {
  public:
-  WindowPool(std::span<const TokenRange> ranges, std::int64_t first_file, std::int64_t sequence_length)
+  WindowPool(std::span<const Range> ranges, std::int64_t first_file, std::int64_t sequence_length)
       : ranges_(ranges.begin(), ranges.end()), first_file_(first_file), sequence_length_(sequence_length) {
-    for (const TokenRange& range : ranges) {
-      first_window_.push_back(first_window_.back() + std::max<std::int64_t>(0, range.tokens - 1) / sequence_length);
+    for (const Range& range : ranges) {
+      first_window_.push_back(first_window_.back() + std::max<std::int64_t>(0, range.count - 1) / sequence_length);
     }
   }
 
@@ -54,11 +54,11 @@ class WindowPool final : public SamplePool {
     const auto next = std::ranges::upper_bound(first_window_, window);
     const std::int64_t file = next - first_window_.begin() - 1;
     const std::int64_t offset = (window - *std::prev(next)) * sequence_length_;
-    return {{first_file_ + file, ranges_[static_cast<std::size_t>(file)].first + offset, sequence_length_ + 1}};
+    return {{first_file_ + file, ranges_[static_cast<std::size_t>(file)].begin + offset, sequence_length_ + 1}};
   }
 
  private:
-  std::vector<TokenRange> ranges_;
+  std::vector<Range> ranges_;
   std::int64_t first_file_, sequence_length_;
   std::vector<std::int64_t> first_window_ = {0};  // first window of each file, then the number of all windows
 };
@@ -121,6 +121,7 @@ class BlendedOrder final : public SampleOrder {
           "data.order is \"megatron\", which blends several datasets by weights: give each file of data.train one, as "
           "{{path = \"a.bin\", weight = 0.7}}");
     }
+    OrderRequest of_file = request;
     std::vector<std::int64_t> requests = {samples_};
     if (files.size() > 1) {
       const BlendPlan plan = plan_blend(weights, samples_);
@@ -130,11 +131,8 @@ class BlendedOrder final : public SampleOrder {
     for (std::size_t f = 0; f < files.size(); ++f) {
       try {
         const SequenceRange part = split_sequences(split.empty() ? "1" : split, files[f].sequences()).front();
-        orders_.emplace_back(files[f].index(), part,
-                             MegatronRequest{.sequence_length = request.sequence_length,
-                                             .samples = requests[f],
-                                             .seed = static_cast<std::uint32_t>(request.seed)},
-                             request.cache);
+        of_file.samples = requests[f];
+        orders_.emplace_back(files[f].index(), part, of_file);
       } catch (const Error& error) {
         fail_request("\"{}\": {}", files[f].name(), error.what());
       }
@@ -244,38 +242,38 @@ DrawnSample WeightedDraw::draw(std::int64_t sample) const {
   return {0, static_cast<std::int64_t>(index)};
 }
 
-std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const std::string& split, std::size_t use,
-                                    std::int64_t sequence_length) {
-  std::vector<TokenRange> ranges;
+std::vector<Range> split_files(const std::vector<TokenFile>& files, const std::string& split, std::size_t use,
+                               std::int64_t sequence_length) {
+  std::vector<Range> ranges;
   for (const TokenFile& file : files) {
-    TokenRange range{0, file.tokens()};
+    Range range{0, file.tokens()};
     if (!split.empty()) {
       const SequenceRange part = split_sequences(split, file.sequences())[use];
-      range.first = file.sequence_begin(part.begin);
-      range.tokens = file.sequence_begin(part.end) - range.first;
+      range.begin = file.sequence_begin(part.begin);
+      range.count = file.sequence_begin(part.end) - range.begin;
     }
-    if (range.tokens <= sequence_length) {
+    if (range.count <= sequence_length) {
       constexpr std::array uses = {"training", "validation", "test"};
       const char* const one = file.sequences() == 1
                                   ? ". A split goes between documents, and this file is one: weft data tokenize makes "
                                     "documents of lines, or name other files in validation.data"
                                   : "";
       fail_request("\"{}\": data.split \"{}\" leaves {} of its {} tokens for {}, fewer than one window of {}{}",
-                   file.name(), split, range.tokens, file.tokens(), uses[use], sequence_length + 1, one);
+                   file.name(), split, range.count, file.tokens(), uses[use], sequence_length + 1, one);
     }
     ranges.push_back(range);
   }
   return ranges;
 }
 
-std::unique_ptr<SamplePool> make_window_pool(std::span<const TokenRange> ranges, std::int64_t first_file,
+std::unique_ptr<SamplePool> make_window_pool(std::span<const Range> ranges, std::int64_t first_file,
                                              std::int64_t sequence_length) {
   return std::make_unique<WindowPool>(ranges, first_file, sequence_length);
 }
 
-std::unique_ptr<SampleOrder> make_shuffled_order(const std::vector<TokenFile>& files,
-                                                 const std::vector<TokenRange>& ranges, bool packed,
-                                                 const std::vector<double>& weights, const OrderRequest& request) {
+std::unique_ptr<SampleOrder> make_shuffled_order(const std::vector<TokenFile>& files, const std::vector<Range>& ranges,
+                                                 bool packed, const std::vector<double>& weights,
+                                                 const OrderRequest& request) {
   const auto pool = [&](std::size_t f, std::size_t count) {
     const std::span parts = std::span(ranges).subspan(f, count);
     const auto first = static_cast<std::int64_t>(f);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/range.h"
 #include "trainer/config/config.h"
 #include "trainer/data/order_cache.h"
 #include "trainer/data/token_file.h"
@@ -63,21 +64,11 @@ class SampleOrder {
   virtual std::string remark() const { return {}; }
 };
 
-// A part of a file of tokens to read.
-struct TokenRange {
-  std::int64_t first = 0, tokens = 0;
-};
-// The part of each file that `split` gives to a use (split_sequences): 0 training, 1 validation, 2 test. All of it
+// The tokens of each file that `split` gives to a use (split_sequences): 0 training, 1 validation, 2 test. All of it
 // without a split. Throws Error (request) naming `key` and the file if the part has too few tokens for one sample of
 // sequence_length + 1.
-std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const std::string& split, std::size_t use,
-                                    std::int64_t sequence_length);
-
-struct OrderRequest {
-  std::int64_t sequence_length = 0, samples = 0;  // `samples` of the whole run
-  std::uint64_t seed = 0;
-  OrderCache cache = OrderCache();  // of the tables of packed documents and of Megatron's order
-};
+std::vector<Range> split_files(const std::vector<TokenFile>& files, const std::string& split, std::size_t use,
+                               std::int64_t sequence_length);
 
 // The samples of an epoch of some files, in no order. Immutable; safe to use from several threads.
 class SamplePool {
@@ -92,20 +83,20 @@ class SamplePool {
 // Windows of sequence_length + 1 tokens that start every sequence_length tokens of the parts `ranges` of files,
 // numbered from first_file on. Neighbours share one token: the last target of one is the first token of the next. No
 // window crosses from one file into the next; the rest at the end of a file is not read.
-std::unique_ptr<SamplePool> make_window_pool(std::span<const TokenRange> ranges, std::int64_t first_file,
+std::unique_ptr<SamplePool> make_window_pool(std::span<const Range> ranges, std::int64_t first_file,
                                              std::int64_t sequence_length);
 // Sequences of whole documents: none is cut that fits into one (packed_documents.cpp). Throws Error (request) as
 // TokenIndex::document_lengths and OrderCache::tables, and if nothing is left to deal.
-std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
+std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, std::span<const Range> ranges,
                                              std::int64_t first_file, std::int64_t sequence_length,
                                              const OrderCache& cache);
 
 // Weft's own order. Samples are windows of the parts `ranges` of files, or packed sequences. Without weights the
 // samples of all files are one pool, and each epoch has every sample once. With weights each file is a source with
 // epochs of its own.
-std::unique_ptr<SampleOrder> make_shuffled_order(const std::vector<TokenFile>& files,
-                                                 const std::vector<TokenRange>& ranges, bool packed,
-                                                 const std::vector<double>& weights, const OrderRequest& request);
+std::unique_ptr<SampleOrder> make_shuffled_order(const std::vector<TokenFile>& files, const std::vector<Range>& ranges,
+                                                 bool packed, const std::vector<double>& weights,
+                                                 const OrderRequest& request);
 // Megatron's (megatron_order.h). It depends on request.samples. Requires a seed below 2^32. Throws Error (request) as
 // those, and for several files without weights.
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,

@@ -29,13 +29,13 @@ TextWindows::TextWindows(const DataConfig& data, std::int64_t window_tokens, con
     if (!fault.empty()) fail_request("data.train: {}", fault);
     files_.emplace_back(source.path, vocabulary.size);
   }
-  for (const TokenRange& range : split_files(files_, data.split, 1, /*sequence_length=*/1)) add_range(range);
+  for (const Range& range : split_files(files_, data.split, 1, /*sequence_length=*/1)) add_range(range);
   require_target("validation.split");
 }
 
-void TextWindows::add_range(TokenRange range) {
+void TextWindows::add_range(Range range) {
   ranges_.push_back(range);
-  first_window_.push_back(first_window_.back() + (range.tokens - 1 + window_tokens_ - 1) / window_tokens_);
+  first_window_.push_back(first_window_.back() + (range.count - 1 + window_tokens_ - 1) / window_tokens_);
 }
 
 void TextWindows::keep(std::int64_t windows) {
@@ -52,9 +52,9 @@ void TextWindows::keep(std::int64_t windows) {
 
 TokenPiece TextWindows::piece(std::int64_t window) const {
   const auto file = std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1;
-  const TokenRange& range = ranges_[static_cast<std::size_t>(file)];
+  const Range& range = ranges_[static_cast<std::size_t>(file)];
   const std::int64_t offset = (window - first_window_[static_cast<std::size_t>(file)]) * window_tokens_;
-  return {file, range.first + offset, std::min(window_tokens_ + 1, range.tokens - offset)};
+  return {file, range.begin + offset, std::min(window_tokens_ + 1, range.count - offset)};
 }
 
 std::int64_t TextWindows::counted(std::int64_t window) const {

@@ -41,14 +41,14 @@ class TextWindows {
  private:
   // The tokens of a window and the target of the last, all in one file.
   TokenPiece piece(std::int64_t window) const;
-  void add_range(TokenRange range);
+  void add_range(Range range);
   std::int64_t counted(std::int64_t window) const;
   bool has_target() const;
   std::string others() const;  // of the files besides the first, in words
   void require_target(std::string_view asked) const;
 
   std::vector<TokenFile> files_;
-  std::vector<TokenRange> ranges_;          // by file
+  std::vector<Range> ranges_;               // by file
   std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all kept windows
   std::int64_t window_tokens_;
   Documents documents_;
