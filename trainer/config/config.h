@@ -252,6 +252,15 @@ struct TextParts {
   std::optional<std::uint64_t> noise_seed = {};  // of the noise, if there is any
 
   std::int64_t count() const { return 2 + (document_begins ? 1 : 0) + 2 * predictors + (noise_seed ? 1 : 0); }
+  // A text of these parts, which `next` gives in the order of the fields.
+  template <typename Text, typename Next>
+  Text filled(const Next& next) const {
+    Text text{.tokens = next(), .targets = next()};
+    if (document_begins) text.document_begins = next();
+    for (int k = 0; k < predictors; ++k) text.following.push_back({.tokens = next(), .targets = next()});
+    if (noise_seed) text.noise_keys = next();
+    return text;
+  }
 };
 
 // A file to train on. As soon as one has a weight, files are drawn by weight, and one without has 1.

@@ -28,22 +28,8 @@ void write_following(const SequenceText& to) {
 
 SequenceText parts_of(std::span<std::int32_t> numbers, const TextParts& parts) {
   const std::size_t part = numbers.size() / static_cast<std::size_t>(parts.count());
-  const auto next = [&] {
-    const std::span<std::int32_t> taken = numbers.first(part);
-    numbers = numbers.subspan(part);
-    return taken;
-  };
-  SequenceText text;
-  text.tokens = next();
-  text.targets = next();
-  if (parts.document_begins) text.document_begins = next();
-  for (int k = 0; k < parts.predictors; ++k) {
-    SequenceText::Following& following = text.following.emplace_back();
-    following.tokens = next();
-    following.targets = next();
-  }
-  if (parts.noise_seed) text.noise_keys = next();
-  return text;
+  std::size_t taken = 0;
+  return parts.filled<SequenceText>([&] { return numbers.subspan(part * taken++, part); });
 }
 
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,

@@ -26,12 +26,7 @@ std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::
 StepBatch parts_of(ConstTensorView text, const TextParts& parts) {
   const std::int64_t part = text.rows() / parts.count();
   std::int64_t taken = 0;
-  const auto next = [&] { return text.rows_from(part * taken++, part); };
-  StepBatch batch{.tokens = next(), .targets = next()};
-  if (parts.document_begins) batch.document_begins = next();
-  for (int k = 0; k < parts.predictors; ++k) batch.following.push_back({.tokens = next(), .targets = next()});
-  if (parts.noise_seed) batch.noise_keys = next();
-  return batch;
+  return parts.filled<StepBatch>([&] { return text.rows_from(part * taken++, part); });
 }
 
 RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
