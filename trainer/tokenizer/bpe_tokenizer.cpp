@@ -6,10 +6,6 @@
 #include "trainer/tokenizer/byte_alphabet.h"
 
 namespace weft {
-struct BpeTokenizer::Workspace {
-  PatternScratch pattern;
-  WordScratch word;
-};
 
 BpeTokenizer::Loan BpeTokenizer::borrowed() const {
   const auto give_back = [this](Workspace* used) {
@@ -45,8 +41,6 @@ BpeTokenizer::BpeTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
   }
   end_of_text_ = find_end_of_text();
 }
-
-BpeTokenizer::~BpeTokenizer() = default;
 
 void BpeTokenizer::set_token(std::int32_t id, const std::string& spelling, const std::string& decoded) {
   if (id < 0 || id >= most_token_ids) {

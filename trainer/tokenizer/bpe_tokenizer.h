@@ -45,7 +45,6 @@ class BpeTokenizer final : public Tokenizer {
  public:
   // Throws Error (request), `"file": why`, for ids that two tokens share or that are too large.
   explicit BpeTokenizer(TokenizerParts parts);
-  ~BpeTokenizer() override;
 
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(place_of_id_.size()); }
   void append(std::string_view text, SpecialTokens special, std::vector<std::int32_t>& ids) const override;
@@ -57,7 +56,10 @@ class BpeTokenizer final : public Tokenizer {
   TextFrame frame() const override { return parts_.frame; }
 
  private:
-  struct Workspace;
+  struct Workspace {
+    PatternScratch pattern;
+    WordScratch word;
+  };
   // A workspace for one call, given back at its end.
   using Loan = std::unique_ptr<Workspace, std::function<void(Workspace*)>>;
   Loan borrowed() const;
