@@ -53,8 +53,7 @@ class Attention final : public MixerSegment {
     KernelContext& kernels = context.kernels;
     rotate(context, weights, kept);
     kept.out = products_.activation(kernels, heads_.output_columns());
-    kept.log_sum_exp =
-        kernels.ledger.allocate(Bucket::activations, DType::float32, kept.out.rows(), heads_.query_heads);
+    kept.log_sum_exp = kernels.activation(DType::float32, kept.out.rows(), heads_.query_heads);
     if (setup_.context > 1) kept.keys_values = gather_keys_values(context, setup_, heads_, own_inputs(kept));
     attention_forward(kernels, whole_heads(), runs_, inputs(kept), kept.out, kept.log_sum_exp);
     if (recomputes_rotated()) kept.rotated.reset();
@@ -66,8 +65,7 @@ class Attention final : public MixerSegment {
     if (recomputes_rotated()) rotate(context, weights, kept);
     kept.dprojected = products_.activation(kernels, heads_.columns());
     if (setup_.context > 1) {
-      Tensor gradients = kernels.ledger.allocate(Bucket::activations, setup_.compute, kept.keys_values.rows(),
-                                                 heads_.key_value_columns());
+      Tensor gradients = kernels.activation(setup_.compute, kept.keys_values.rows(), heads_.key_value_columns());
       attention_backward(kernels, whole_heads(), runs_, dout, inputs(kept), kept.out, kept.log_sum_exp,
                          parted_heads(heads_, kept.dprojected.view(), gradients.view()));
       scatter_keys_values(context, setup_, gradients, kept.dprojected);
@@ -81,7 +79,7 @@ class Attention final : public MixerSegment {
     // The kernel computes these together with the gradient of its input, even if they are frozen.
     if (setup_.model.qk_norm) {
       for (TensorView* gradient : {&dq_norm, &dk_norm}) {
-        *gradient = kept.dvectors.emplace_back(vector(kernels, heads_.head_dim));
+        *gradient = kept.dvectors.emplace_back(kernels.activation(DType::float32, heads_.head_dim, 1));
       }
     }
     rotary_backward(kernels, rotary(context), kept.projected, head_norm(weights, q_norm), head_norm(weights, k_norm),

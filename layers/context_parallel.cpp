@@ -9,7 +9,7 @@ namespace {
 
 // Each rank's rows to it, and as many from it, by rank.
 Tensor exchanged(LayerContext& context, ConstTensorView rows) {
-  Tensor arrived = context.kernels.ledger.allocate(Bucket::activations, rows.dtype(), rows.rows(), rows.columns());
+  Tensor arrived = context.kernels.activation(rows.dtype(), rows.rows(), rows.columns());
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(context.sequence.size()),
                                          rows.size() / context.sequence.size());
   context.sequence.all_to_all(rows, counts, arrived, counts);
@@ -43,10 +43,9 @@ std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int ran
 
 Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, const HeadShape& heads,
                           const AttentionInputs& own) {
-  MemoryLedger& ledger = context.kernels.ledger;
   const std::int64_t all_rows = setup.context * setup.microbatch_tokens, columns = heads.key_value_columns();
   const DType dtype = own.k.rows.dtype();
-  Tensor gathered = ledger.allocate(Bucket::activations, dtype, all_rows, columns);
+  Tensor gathered = context.kernels.activation(dtype, all_rows, columns);
   const TensorView part =
       gathered.view().rows_from(context.sequence.rank() * setup.microbatch_tokens, setup.microbatch_tokens);
   const std::int64_t value_column = heads.own_value_column();
@@ -57,10 +56,9 @@ Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, cons
 }
 
 void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView gradients, TensorView dqkv) {
-  MemoryLedger& ledger = context.kernels.ledger;
   const Tensor by_rank =
       reordered(context.kernels, Bucket::activations, token_blocks(setup), /*sorted=*/false, gradients);
-  Tensor own = ledger.allocate(Bucket::activations, gradients.dtype(), setup.microbatch_tokens, gradients.columns());
+  Tensor own = context.kernels.activation(gradients.dtype(), setup.microbatch_tokens, gradients.columns());
   context.sequence.reduce_scatter(by_rank, own);
   copy_columns(context.kernels.stream, own, 0, dqkv, dqkv.columns() - gradients.columns(), gradients.columns());
 }
@@ -74,8 +72,7 @@ std::int64_t total_width(std::span<const ColumnPieces> parts) {
 Tensor gather_pieces(LayerContext& context, const SegmentSetup& setup, std::span<const ColumnPieces> parts,
                      ConstTensorView own) {
   KernelContext& kernels = context.kernels;
-  Tensor leaving =
-      kernels.ledger.allocate(Bucket::activations, own.dtype(), setup.context_tokens(), total_width(parts));
+  Tensor leaving = kernels.activation(own.dtype(), setup.context_tokens(), total_width(parts));
   for (int rank = 0; rank < setup.context; ++rank) {
     const TensorView rows = leaving.view().rows_from(rank * own.rows(), own.rows());
     std::int64_t column = 0;
@@ -105,8 +102,8 @@ void return_pieces(LayerContext& context, const SegmentSetup& setup, std::span<c
         copy_columns(kernels.stream, rows_of(first), column, own, to, width);
         continue;
       }
-      Tensor one = kernels.ledger.allocate(Bucket::activations, own.dtype(), own.rows(), width);
-      Tensor sum = kernels.ledger.allocate(Bucket::activations, DType::float32, own.rows(), width);
+      Tensor one = kernels.activation(own.dtype(), own.rows(), width);
+      Tensor sum = kernels.activation(DType::float32, own.rows(), width);
       fill(kernels.stream, sum, 0.0f);
       for (int rank = first; rank < first + sharing; ++rank) {
         copy_columns(kernels.stream, rows_of(rank), column, one, 0, width);
@@ -120,8 +117,7 @@ void return_pieces(LayerContext& context, const SegmentSetup& setup, std::span<c
 }
 
 Tensor gather_numbers(LayerContext& context, const SegmentSetup& setup, ConstTensorView own) {
-  Tensor by_rank =
-      context.kernels.ledger.allocate(Bucket::activations, own.dtype(), setup.context_tokens(), own.columns());
+  Tensor by_rank = context.kernels.activation(own.dtype(), setup.context_tokens(), own.columns());
   context.sequence.all_gather(own, by_rank);
   return reordered(context.kernels, Bucket::activations, token_blocks(setup), /*sorted=*/true, by_rank);
 }

@@ -86,8 +86,7 @@ void ExpertBank::multiply(LayerContext& context, const Runs& runs, const Factors
 }
 
 Tensor ExpertBank::padded_rows(LayerContext& context, const Runs& runs, DType dtype, std::int64_t columns) const {
-  return context.kernels.ledger.allocate(Bucket::moe_routing, dtype, runs.received + padding_rows(), columns,
-                                         bound_rows() + padding_rows());
+  return context.kernels.routing(dtype, runs.received + padding_rows(), columns, bound_rows() + padding_rows());
 }
 
 ConstTensorView ExpertBank::weights_in_use(const Runs& runs, const Kept& kept) const {
@@ -112,8 +111,7 @@ void ExpertBank::take_weights(LayerContext& context, std::span<const std::int64_
 
 Tensor ExpertBank::compact(LayerContext& context, const Runs& runs, Tensor padded) const {
   if (row_multiple() == 1) return padded;
-  Tensor rows = context.kernels.ledger.allocate(Bucket::moe_routing, padded.dtype(), runs.received, padded.columns(),
-                                                bound_rows());
+  Tensor rows = context.kernels.routing(padded.dtype(), runs.received, padded.columns(), bound_rows());
   move_blocks(context.kernels, padded, runs.padded_first, runs.first, runs.rows, rows);
   return rows;
 }

@@ -59,7 +59,7 @@ std::unique_ptr<Staging> gather_counts(KernelContext& kernels, std::initializer_
     ranks *= group->size();
   }
   auto host = std::make_unique<Staging>(kernels.stream.device(), DType::int32, ranks, receivers);
-  Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, ranks, receivers);
+  Tensor all = kernels.routing(DType::int32, ranks, receivers);
   cast(kernels.stream, counts.reshaped(1, receivers), all.view().rows_from(own, 1));
   // The rows gathered so far begin at a multiple of their number. The lanes of the groups and the compute lane
   // alternate: each gather reads the result of the one before.
@@ -123,8 +123,7 @@ void start_exchange(LayerContext& context, const ExchangePlan& plan, RowsUnderWa
   const ConstTensorView rows = under_way.sent();
   const RowCounts& leave = under_way.back ? plan.receive_rows : plan.send_rows;
   const RowCounts& arrive = under_way.back ? plan.send_rows : plan.receive_rows;
-  under_way.arriving =
-      context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), sum(arrive), rows.columns(), bound_rows);
+  under_way.arriving = context.kernels.routing(rows.dtype(), sum(arrive), rows.columns(), bound_rows);
   Stream& lane = context.expert.stream();
   lane.wait_for(context.kernels.stream);
   context.expert.all_to_all(rows, elements(leave, rows.columns()), under_way.arriving,
@@ -141,8 +140,7 @@ Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnde
     rows = reordered(context.kernels, Bucket::moe_routing, plan.received_runs, /*sorted=*/true, rows, bound_rows);
   }
   if (context.expert_tensor.size() > 1) {
-    Tensor gathered = context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), sum(plan.gathered_rows),
-                                                      rows.columns(), bound_rows);
+    Tensor gathered = context.kernels.routing(rows.dtype(), sum(plan.gathered_rows), rows.columns(), bound_rows);
     context.expert_tensor.all_gather(rows, gathered, elements(plan.gathered_rows, rows.columns()));
     rows = reordered(context.kernels, Bucket::moe_routing, plan.gathered_runs, /*sorted=*/true, gathered, bound_rows);
   }
@@ -153,8 +151,7 @@ RowsUnderWay prepare_return(LayerContext& context, const ExchangePlan& plan, Ten
   if (context.expert_tensor.size() > 1) {
     const Tensor partial =
         reordered(context.kernels, Bucket::moe_routing, plan.gathered_runs, /*sorted=*/false, rows, bound_rows);
-    rows = context.kernels.ledger.allocate(Bucket::moe_routing, partial.dtype(), sum(plan.receive_rows),
-                                           partial.columns(), bound_rows);
+    rows = context.kernels.routing(partial.dtype(), sum(plan.receive_rows), partial.columns(), bound_rows);
     context.expert_tensor.reduce_scatter(partial, rows, elements(plan.gathered_rows, partial.columns()));
   }
   if (context.expert.size() > 1) {

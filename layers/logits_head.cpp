@@ -34,12 +34,11 @@ class LogitsHead final : public ForwardSegment {
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
                  std::unique_ptr<Saved>&) override {
     KernelContext& kernels = context.kernels;
-    MemoryLedger& ledger = kernels.ledger;
     require(context.generation != nullptr, "generation has a state");
     PreNorm::Kept norm;
     norm_.forward(context, weights[0], converted(kernels, std::move(x), setup_.head_compute, Bucket::activations),
                   norm);
-    Tensor last = ledger.allocate(Bucket::activations, setup_.head_compute, wanted_rows(), norm.normed.columns());
+    Tensor last = kernels.activation(setup_.head_compute, wanted_rows(), norm.normed.columns());
     {
       const GatheredTokens normed(context, norm.normed);
       std::vector<std::int64_t> from, to;
@@ -55,7 +54,7 @@ class LogitsHead final : public ForwardSegment {
       elements.push_back(wanted_rows() * balanced_part(setup_.model.vocab_size, setup_.tensor, rank).count);
     }
     Tensor& logits = context.generation->logits;
-    logits = ledger.allocate(Bucket::workspace, DType::float32, wanted_rows() * setup_.model.vocab_size, 1);
+    logits = kernels.ledger.allocate(Bucket::workspace, DType::float32, wanted_rows() * setup_.model.vocab_size, 1);
     const Range own = part_of_rank(elements, logits.rows(), setup_.tensor, setup_.tensor_rank);
     const TensorView part = logits.view().rows_from(own.begin, own.count);
     multiply(kernels, last, Transpose::no, weights[1], Transpose::yes,

@@ -21,7 +21,7 @@ Tensor MixerProducts::project(LayerContext& context, Weights weights, Tensor x, 
 }
 
 Tensor MixerProducts::activation(KernelContext& kernels, std::int64_t columns) const {
-  return kernels.ledger.allocate(Bucket::activations, setup.compute, setup.microbatch_tokens, columns);
+  return kernels.activation(setup.compute, setup.microbatch_tokens, columns);
 }
 
 std::int64_t MixerProducts::bytes(std::int64_t columns) const {
@@ -115,10 +115,6 @@ void MixerSegment::backward_weight(LayerContext& context, Gradients gradients, S
     const Gradient gradient = stacked_rows(gradients.subspan(first, next - first));
     if (!gradient.empty()) add(kernels.stream, own, gradient);
   }
-}
-
-Tensor MixerSegment::vector(KernelContext& kernels, std::int64_t elements) const {
-  return kernels.ledger.allocate(Bucket::activations, DType::float32, elements, 1);
 }
 
 ContinuedMixer::ContinuedMixer(const SegmentSetup& setup, const GenerationShape& pass, ModelPart part,

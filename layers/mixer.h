@@ -67,8 +67,6 @@ class MixerSegment : public Segment {
   // Of the context group, with several ranks.
   virtual std::vector<SegmentTraffic> context_traffic() const = 0;
 
-  Tensor vector(KernelContext& kernels, std::int64_t elements) const;
-
   const MixerProducts products_;
 };
 

@@ -50,10 +50,10 @@ std::vector<SegmentTraffic> SwigluMlp::traffic() const {
 Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual,
                           Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  kept.gate_up = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), 2 * local_width_);
+  kept.gate_up = kernels.activation(setup_.compute, x.rows(), 2 * local_width_);
   multiply(kernels, format_,
            {.a = x, .b = stacked_rows(weights.first(2)), .transpose_b = Transpose::yes, .c = kept.gate_up});
-  kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
+  kept.activated = kernels.activation(setup_.compute, x.rows(), local_width_);
   swiglu_forward(kernels, kept.gate_up, {}, kept.activated);
   Tensor y = onto_residual(context, format_, kept.activated, weights[2], residual);
   if (setup_.recompute_cheap) kept.activated.reset();
@@ -62,17 +62,17 @@ Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorVie
 
 Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  Tensor dactivated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
+  Tensor dactivated = kernels.activation(setup_.compute, dy.rows(), local_width_);
   multiply(kernels, format_,
            {.a = dy, .b = weights[2], .transpose_b = Transpose::yes, .c = dactivated, .gradient = GradientFactor::a});
   if (setup_.recompute_cheap && setup_.trains(Family::dense)) {
-    kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
+    kept.activated = kernels.activation(setup_.compute, dy.rows(), local_width_);
     swiglu_forward(kernels, kept.gate_up, {}, kept.activated);
   }
   // In place: the gradient overwrites gate_up.
   swiglu_backward(kernels, dactivated, kept.gate_up, {}, kept.gate_up, {});
   kept.dgate_up = std::move(kept.gate_up);
-  Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);
+  Tensor dx = kernels.activation(setup_.compute, dy.rows(), setup_.model.hidden_size);
   multiply(kernels, format_,
            {.a = kept.dgate_up, .b = stacked_rows(weights.first(2)), .c = dx, .gradient = GradientFactor::a});
   if (!setup_.trains(Family::dense)) kept = {};

@@ -46,8 +46,8 @@ struct SharedGate {
   void forward(LayerContext& context, Weights weights, ConstTensorView x, Tensor out, TensorView y, Kept& kept) const {
     KernelContext& kernels = context.kernels;
     router.forward(context, weights, {}, x, kept.router);
-    Tensor count = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, 1, 1);
-    kept.slots = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, x.rows(), 1);
+    Tensor count = kernels.routing(DType::int32, 1, 1);
+    kept.slots = kernels.routing(DType::int32, x.rows(), 1);
     sort_by_expert(kernels, kept.router.indices, /*some_unrouted=*/false, count, kept.slots);
     unpermute_rows(kernels, out, kept.slots, kept.router.weights, y);
     kept.out = std::move(out);
@@ -56,8 +56,8 @@ struct SharedGate {
   std::pair<Tensor, Tensor> backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dy,
                                            Kept& kept) const {
     KernelContext& kernels = context.kernels;
-    Tensor dweights = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(), 1);
-    Tensor dout = kernels.ledger.allocate(Bucket::activations, dy.dtype(), dy.rows(), dy.columns());
+    Tensor dweights = kernels.routing(DType::float32, dy.rows(), 1);
+    Tensor dout = kernels.activation(dy.dtype(), dy.rows(), dy.columns());
     unpermute_rows_backward(kernels, dy, kept.out, kept.slots, kept.router.weights, dout, dweights);
     kept.out.reset();
     kept.slots.reset();
@@ -240,14 +240,14 @@ class Moe final : public Segment {
     const Tensor& all = kept.router.indices;
     Tensor real, within;
     if (moe.null_copies() > 0) {
-      real = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, all.rows(), all.columns());
+      real = kernels.routing(DType::int32, all.rows(), all.columns());
       choices_within(kernels, all, 0, moe.num_experts, real);
     }
     const Tensor& chosen = real.allocated() ? real : all;
     if (moe.drops()) within = router_.within_capacity(context, kept.router, chosen);
     const ConstTensorView taken = within.allocated() ? within.view() : chosen.view();
-    Tensor counts = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, moe.num_experts, 1);
-    Tensor slots = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, taken.rows(), taken.columns());
+    Tensor counts = kernels.routing(DType::int32, moe.num_experts, 1);
+    Tensor slots = kernels.routing(DType::int32, taken.rows(), taken.columns());
     const bool some_unrouted = router_.some_unrouted(kept.router);
     sort_by_expert(kernels, taken, some_unrouted, counts, slots);
     if (!context.recomputing) {
@@ -271,7 +271,7 @@ class Moe final : public Segment {
       out = shared_.forward(context, of_shared_.in(weights), normed.view(), residual, kept.shared);
       if (!has_gate()) return out;
     }
-    Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
+    Tensor y = context.kernels.activation(setup_.compute, x.rows(), x.columns());
     cast(context.kernels.stream, x, y);
     if (has_gate()) {
       gate_.forward(context, of_gate_.in(weights), kept.norm.normed, std::move(out), y, kept.gate);

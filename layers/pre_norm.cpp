@@ -28,14 +28,13 @@ std::int64_t PreNorm::pending_bytes(bool with_normed) const {
 
 void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const {
   kept.x = std::move(x);
-  kept.inverse_rms = context.kernels.ledger.allocate(Bucket::activations, DType::float32, kept.x.rows(), 1);
+  kept.inverse_rms = context.kernels.activation(DType::float32, kept.x.rows(), 1);
   norm(context, weight, kept);
 }
 
 // A recomputation overwrites `inverse_rms` with the same bits.
 void PreNorm::norm(LayerContext& context, ConstTensorView weight, Kept& kept) const {
-  kept.normed =
-      context.kernels.ledger.allocate(Bucket::activations, setup_.dtype_of(family_), kept.x.rows(), kept.x.columns());
+  kept.normed = context.kernels.activation(setup_.dtype_of(family_), kept.x.rows(), kept.x.columns());
   rms_norm_forward(context.kernels, kept.x, weight, static_cast<float>(setup_.model.rms_norm_eps), kept.normed,
                    kept.inverse_rms);
 }
@@ -47,11 +46,8 @@ void PreNorm::end_forward(Kept& kept) const {
 Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
                                Tensor dx, bool with_normed, Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  const auto allocate = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::activations, dtype, rows, columns);
-  };
-  if (!dx.allocated()) dx = allocate(kept.x.dtype(), kept.x.rows(), kept.x.columns());
-  if (setup_.trains(family_)) kept.dweight = allocate(DType::float32, weight.rows(), 1);
+  if (!dx.allocated()) dx = kernels.activation(kept.x.dtype(), kept.x.rows(), kept.x.columns());
+  if (setup_.trains(family_)) kept.dweight = kernels.activation(DType::float32, weight.rows(), 1);
   rms_norm_backward(kernels, dnormed, kept.x, weight, kept.inverse_rms, residual, dx, kept.dweight);
   dnormed.reset();
   if (with_normed && setup_.recompute_cheap) norm(context, weight, kept);
@@ -68,7 +64,7 @@ void PreNorm::backward_weight(LayerContext& context, const Gradient& gradient, c
 Tensor onto_residual(LayerContext& context, ProductFormat format, ConstTensorView a, ConstTensorView weight,
                      ConstTensorView x) {
   KernelContext& kernels = context.kernels;
-  Tensor y = kernels.ledger.allocate(Bucket::activations, a.dtype(), a.rows(), weight.columns());
+  Tensor y = kernels.activation(a.dtype(), a.rows(), weight.columns());
   if (context.tensor.size() == 1) {
     multiply(kernels, format, {.a = a, .b = weight, .c = y, .addend = x});
     return y;

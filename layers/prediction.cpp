@@ -114,7 +114,7 @@ class Merge final : public Segment {
   enum Index : std::size_t { hidden_norm, embedding_norm, hidden_proj, embedding_proj, table };
 
   static Tensor like(KernelContext& kernels, ConstTensorView x) {
-    return kernels.ledger.allocate(Bucket::activations, x.dtype(), x.rows(), x.columns());
+    return kernels.activation(x.dtype(), x.rows(), x.columns());
   }
 
   // Through a projection and the norm before it, to which `residual` is added.
@@ -172,7 +172,7 @@ class Predict final : public Segment {
                                   context.gradient_factor() * of_model, context.report.prediction_loss(block()));
     if (setup_.recompute_cheap) kept->normed.reset();
     const ConstTensorView next = place_.last ? trunk_->hidden : ConstTensorView(kept->norm.x);
-    Tensor y = kernels.ledger.allocate(Bucket::activations, next.dtype(), next.rows(), next.columns());
+    Tensor y = kernels.activation(next.dtype(), next.rows(), next.columns());
     cast(kernels.stream, next, y);
     saved = std::move(kept);
     return y;

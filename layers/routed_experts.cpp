@@ -148,9 +148,8 @@ void RoutedExperts::route(LayerContext& context, ConstTensorView taken, ConstTen
     relayed = relay_.pass(context, kept.relay, taken);
     kept.weights = relay_.pass(context, kept.relay, weights);
     choices_within(kernels, relayed, relay_.first_expert(), relay_.experts(), relayed);
-    counts = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, relay_.experts(), 1);
-    slots = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, relayed.rows(), relayed.columns(),
-                                    relay_.bound_tokens());
+    counts = kernels.routing(DType::int32, relay_.experts(), 1);
+    slots = kernels.routing(DType::int32, relayed.rows(), relayed.columns(), relay_.bound_tokens());
     sort_by_expert(kernels, relayed, /*some_unrouted=*/true, counts, slots);
     taken = relayed;
   }
@@ -167,14 +166,14 @@ void RoutedExperts::route(LayerContext& context, ConstTensorView taken, ConstTen
 
 ConstTensorView RoutedExperts::in_exchanged_dtype(KernelContext& kernels, ConstTensorView rows, Tensor& storage) const {
   if (exchanged() == rows.dtype()) return rows;
-  storage = kernels.ledger.allocate(Bucket::moe_routing, exchanged(), rows.rows(), rows.columns());
+  storage = kernels.routing(exchanged(), rows.rows(), rows.columns());
   cast(kernels.stream, rows, storage);
   return storage;
 }
 
 Tensor RoutedExperts::permuted_rows(KernelContext& kernels, ConstTensorView x, const Kept& kept) const {
   const std::int64_t rows = kept.some_unrouted ? sum(kept.exchange.send_rows) : kept.slots.view().size();
-  Tensor permuted = kernels.ledger.allocate(Bucket::moe_routing, exchanged(), rows, x.columns(), reserved_rows(kept));
+  Tensor permuted = kernels.routing(exchanged(), rows, x.columns(), reserved_rows(kept));
   if (pads()) fill(kernels.stream, permuted, 0.0f);
   permute_rows(kernels, x, kept.slots, permuted);
   return permuted;
@@ -222,8 +221,7 @@ void RoutedExperts::prepare_rows(LayerContext& context, ConstTensorView choice_w
   });
   if (!setup_.weights_at_experts || kept.bank.row_weights.allocated()) return;
   const WorkScope scope(context.observer, Work::permute);
-  Tensor sorted = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.open.rows.leaving.rows(), 1,
-                                          reserved_rows(kept));
+  Tensor sorted = kernels.routing(DType::float32, kept.open.rows.leaving.rows(), 1, reserved_rows(kept));
   if (pads()) fill(kernels.stream, sorted, 0.0f);
   permute_rows(kernels, in_one_column(choice_weights), in_one_column(kept.slots.view()), sorted);
   kept.open.weights = {.leaving = std::move(sorted)};
@@ -294,8 +292,7 @@ RowsUnderWay RoutedExperts::sums_of_tokens(LayerContext& context, ConstTensorVie
                                            Work work, const Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const WorkScope scope(context.observer, work);
-  Tensor sums = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.slots.rows(), rows.columns(),
-                                        relay_.bound_tokens());
+  Tensor sums = kernels.routing(setup_.compute, kept.slots.rows(), rows.columns(), relay_.bound_tokens());
   fill(kernels.stream, sums, 0.0f);
   unpermute_rows(kernels, rows, kept.slots, weights, sums);
   return TokenRelay::prepare_back(
@@ -310,14 +307,12 @@ Tensor RoutedExperts::returned_sums(LayerContext& context, Kept& kept) const {
 Tensor RoutedExperts::output_gradient(LayerContext& context, ConstTensorView dy, ConstTensorView weights, Kept& kept,
                                       Tensor& dweights) const {
   KernelContext& kernels = context.kernels;
-  MemoryLedger& ledger = kernels.ledger;
   const WorkScope scope(context.observer, Work::combine);
   if (setup_.weights_at_experts) {
     Tensor storage;
     return permuted_rows(kernels, in_exchanged_dtype(kernels, dy, storage), kept);
   }
-  Tensor dout =
-      ledger.allocate(Bucket::moe_routing, setup_.compute, kept.out.rows(), dy.columns(), reserved_rows(kept));
+  Tensor dout = kernels.routing(setup_.compute, kept.out.rows(), dy.columns(), reserved_rows(kept));
   dweights = weight_gradients(kernels, kept);
   if (pads()) fill(kernels.stream, dout, 0.0f);
   unpermute_rows_backward(kernels, dy, kept.out, kept.slots, weights, dout, dweights);
@@ -326,8 +321,8 @@ Tensor RoutedExperts::output_gradient(LayerContext& context, ConstTensorView dy,
 }
 
 Tensor RoutedExperts::weight_gradients(KernelContext& kernels, const Kept& kept) const {
-  return kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.slots.rows(), kept.slots.columns(),
-                                 relay_.used() ? relay_.bound_tokens() : 0);
+  return kernels.routing(DType::float32, kept.slots.rows(), kept.slots.columns(),
+                         relay_.used() ? relay_.bound_tokens() : 0);
 }
 
 Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Kept& kept) const {

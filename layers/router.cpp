@@ -127,7 +127,7 @@ ConstTensorView Router::router_input(KernelContext& kernels, ConstTensorView x, 
                                      Tensor& storage) const {
   const bool wide = x.dtype() == DType::float32;
   if (wide && noise_keys.empty()) return x;
-  storage = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, x.rows(), x.columns());
+  storage = kernels.routing(DType::float32, x.rows(), x.columns());
   if (!wide) cast(kernels.stream, x, storage);
   if (!noise_keys.empty()) add_noise(kernels, wide ? x : storage, noise_keys, storage);
   return storage;
@@ -149,16 +149,13 @@ void Router::forward(LayerContext& context, Weights weights, const MicrobatchInp
   if (moe.router_jitter_noise > 0.0 && !text.noise_keys.empty()) {
     kept.noise_keys = text.noise_keys.rows_from(slice().first_token, setup_.slice_tokens());
   }
-  const auto tensor = [&](DType dtype, std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, dtype, x.rows(), columns);
-  };
   const ConstTensorView input = router_input(kernels, x, kept.noise_keys, kept.input);
-  kept.logits = tensor(DType::float32, moe.router_rows());
+  kept.logits = kernels.routing(DType::float32, x.rows(), moe.router_rows());
   multiply(kernels, input, Transpose::no, weights[0], Transpose::yes, kept.logits, false);
   if (!keeps_input()) kept.input.reset();
-  kept.scores = tensor(DType::float32, moe.pool());
-  kept.indices = tensor(DType::int32, moe.choices());
-  kept.weights = tensor(DType::float32, moe.choices());
+  kept.scores = kernels.routing(DType::float32, x.rows(), moe.pool());
+  kept.indices = kernels.routing(DType::int32, x.rows(), moe.choices());
+  kept.weights = kernels.routing(DType::float32, x.rows(), moe.choices());
   RoutingRule rule = routing_rule(moe);
   if (rule.in_turn) rule.places = places(text.number);
   route_forward(kernels, kept.logits, rule, moe.selection_bias ? weights[1] : ConstTensorView(), slice(kept).targets,
@@ -167,14 +164,13 @@ void Router::forward(LayerContext& context, Weights weights, const MicrobatchInp
 
 Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Tensor& chosen) const {
   KernelContext& kernels = context.kernels;
-  MemoryLedger& ledger = kernels.ledger;
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t own = setup_.microbatch_tokens, choices = moe.choices();
   const std::int64_t first = context.sequence.rank() * own, slice_first = slice().first_token;
   const RowBlocks blocks = token_blocks(setup_);
   // Of all ranks that share the sequences, in the order of positions.
   const auto whole = [&](const Tensor& part) {
-    Tensor by_rank = ledger.allocate(Bucket::moe_routing, part.dtype(), setup_.context * own, choices);
+    Tensor by_rank = kernels.routing(part.dtype(), setup_.context * own, choices);
     const TensorView here = by_rank.view().rows_from(first, own);
     cast(kernels.stream, part, here.rows_from(slice_first, setup_.slice_tokens()));
     context.tensor.all_gather(here.rows_from(slice_first, setup_.slice_tokens()), here);
@@ -187,7 +183,7 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Te
                 moe.capacity(setup_.sequence_length), moe.drop_policy, all);
   if (setup_.context > 1) all = reordered(kernels, Bucket::moe_routing, blocks, /*sorted=*/false, all);
   if (setup_.slice_tokens() == all.rows()) return all;
-  Tensor part = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.slice_tokens(), choices);
+  Tensor part = kernels.routing(DType::int32, setup_.slice_tokens(), choices);
   cast(kernels.stream, all.view().rows_from(first + slice_first, setup_.slice_tokens()), part);
   return part;
 }
@@ -196,7 +192,7 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Te
 // those of its batch. Those of null slots count as choices of the first of them: all have the same scores.
 void Router::average_choices(LayerContext& context, TensorView counts) const {
   KernelContext& kernels = context.kernels;
-  Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.router_rows(), 1);
+  Tensor choices = kernels.routing(DType::float64, setup_.model.moe.router_rows(), 1);
   cast(kernels.stream, context.report.choices(block_).rows_from(0, choices.rows()), choices);
   if (setup_.model.moe.aux_loss == AuxiliaryLoss::global) {
     context.tokens.all_reduce(choices);
@@ -215,7 +211,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   if (!balances()) return;
   // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
   const std::int64_t sequences = balanced_sequences();
-  kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.pool());
+  kept.expert_counts = kernels.routing(DType::float32, 2 * sequences, moe.pool());
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
   const TokenSlice counted = slice(kept);
@@ -241,21 +237,21 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   const std::int64_t tokens = kept.scores.rows();
   Tensor dscores;
   if (balances()) {
-    dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.pool());
+    dscores = kernels.routing(DType::float32, tokens, moe.pool());
     fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
     const double factor = balance_factor(context) * context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
                             slice(kept), moe.choices(), static_cast<float>(factor), dscores);
   }
-  kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.router_rows());
+  kept.dlogits = kernels.routing(DType::float32, tokens, moe.router_rows());
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, routing_rule(moe), kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.token_factor;
     z_loss(kernels, kept.logits, std::max<std::int64_t>(moe.null_copies(), 1), slice(kept).targets, factor,
            static_cast<float>(factor * context.loss_scale), kept.dlogits, context.report.z_loss(block_));
   }
-  Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
+  Tensor dx = kernels.routing(DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
   if (!kept.noise_keys.empty()) add_noise(kernels, dx, kept.noise_keys, dx);
   for (Tensor* tensor : {&kept.logits, &kept.scores, &kept.indices, &kept.weights, &kept.expert_counts}) {
@@ -263,7 +259,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   }
   if (!setup_.trains(Family::routing)) kept = {};
   if (setup_.compute == DType::float32) return dx;
-  Tensor narrow = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, tokens, setup_.model.hidden_size);
+  Tensor narrow = kernels.routing(setup_.compute, tokens, setup_.model.hidden_size);
   cast(kernels.stream, dx, narrow);
   return narrow;
 }

@@ -42,24 +42,21 @@ SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When whe
 
 GatheredTokens::GatheredTokens(LayerContext& context, ConstTensorView slice) : view_(slice) {
   if (context.tensor.size() == 1) return;
-  storage_ = context.kernels.ledger.allocate(Bucket::activations, slice.dtype(), slice.rows() * context.tensor.size(),
-                                             slice.columns());
+  storage_ = context.kernels.activation(slice.dtype(), slice.rows() * context.tensor.size(), slice.columns());
   context.tensor.all_gather(slice, storage_);
   view_ = storage_;
 }
 
 Tensor scatter_tokens(LayerContext& context, Tensor partial) {
   if (context.tensor.size() == 1) return partial;
-  Tensor slice = context.kernels.ledger.allocate(Bucket::activations, partial.dtype(),
-                                                 partial.rows() / context.tensor.size(), partial.columns());
+  Tensor slice = context.kernels.activation(partial.dtype(), partial.rows() / context.tensor.size(), partial.columns());
   context.tensor.reduce_scatter(partial, slice);
   return slice;
 }
 
 Tensor gather_gradient(LayerContext& context, Tensor& dy) {
   if (context.tensor.size() == 1) return std::move(dy);
-  Tensor whole =
-      context.kernels.ledger.allocate(Bucket::activations, dy.dtype(), dy.rows() * context.tensor.size(), dy.columns());
+  Tensor whole = context.kernels.activation(dy.dtype(), dy.rows() * context.tensor.size(), dy.columns());
   context.tensor.all_gather(dy, whole);
   return whole;
 }

@@ -119,8 +119,7 @@ class StateSpace final : public MixerSegment {
     } else {
       kept.y = std::move(y);
     }
-    kept.inverse_rms =
-        kernels.ledger.allocate(Bucket::activations, DType::float32, setup_.microbatch_tokens, shape_.groups);
+    kept.inverse_rms = kernels.activation(DType::float32, setup_.microbatch_tokens, shape_.groups);
     gate(kernels, weights, kept);
   }
   void end_forward(SavedMixer& saved) const override {
@@ -139,7 +138,7 @@ class StateSpace final : public MixerSegment {
     std::vector<TensorView> gradients;
     for (const std::int64_t elements : {shape_.channels() * shape_.filter, shape_.channels(), shape_.heads,
                                         shape_.heads, shape_.heads, shape_.inner()}) {
-      gradients.push_back(kept.dvectors.emplace_back(vector(kernels, elements)));
+      gradients.push_back(kept.dvectors.emplace_back(kernels.activation(DType::float32, elements, 1)));
     }
     Tensor dgates;
     if (setup_.context > 1) dgates = products_.activation(kernels, gated_.columns());
@@ -181,7 +180,8 @@ class StateSpace final : public MixerSegment {
                           dscanned, dfilter, dbias);
       return;
     }
-    Tensor own_dfilter = vector(kernels, filter.view.rows()), own_dbias = vector(kernels, bias.view.rows());
+    Tensor own_dfilter = kernels.activation(DType::float32, filter.view.rows(), 1);
+    Tensor own_dbias = kernels.activation(DType::float32, bias.view.rows(), 1);
     mix_tokens_backward(kernels, scanned_, dmixed, kept.scanned(), filter.view, bias.view, kept.scanned_begins(),
                         dscanned, own_dfilter, own_dbias);
     for (const auto& [own, all] : {std::pair(own_dfilter.view(), dfilter), std::pair(own_dbias.view(), dbias)}) {
@@ -199,7 +199,7 @@ class StateSpace final : public MixerSegment {
   OwnChannels own_channels(KernelContext& kernels, ConstTensorView all) const {
     if (setup_.context == 1) return {{}, all};
     const std::int64_t own_rows = all.rows() / shape_.channels() * scanned_.channels();
-    OwnChannels own{kernels.ledger.allocate(Bucket::activations, all.dtype(), own_rows, 1), {}};
+    OwnChannels own{kernels.activation(all.dtype(), own_rows, 1), {}};
     for (const auto& [at_all, at_own, rows] : channel_runs(all.rows())) {
       cast(kernels.stream, all.rows_from(at_all, rows), own.storage.view().rows_from(at_own, rows));
     }
@@ -233,7 +233,7 @@ class StateSpace final : public MixerSegment {
   }
   // Of whole sequences, in the compute dtype.
   Tensor whole(KernelContext& kernels, std::int64_t columns) const {
-    return kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.context_tokens(), columns);
+    return kernels.activation(setup_.compute, setup_.context_tokens(), columns);
   }
 
   // A recomputation overwrites `inverse_rms` with the same bits.
@@ -265,9 +265,6 @@ class ContinuedStateSpace final : public ContinuedMixer {
   // A text begins with caches of zero.
   void mix(LayerContext& context, Weights weights, TensorView projected, TensorView out) const override {
     KernelContext& kernels = context.kernels;
-    const auto activation = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
-      return kernels.ledger.allocate(Bucket::activations, dtype, rows, columns);
-    };
     std::vector<Tensor>& caches = context.generation->caches.at(block());
     const TensorView carried = caches.at(0).view().rows_from(0, pass_.sequences * shape_.inner());
     const TensorView history = caches.at(1).view().rows_from(0, pass_.sequences * (shape_.filter - 1));
@@ -275,12 +272,12 @@ class ContinuedStateSpace final : public ContinuedMixer {
       for (const TensorView cache : {carried, history}) fill(kernels.stream, cache, 0.0f);
     }
     const std::int64_t rows = pass_.rows();
-    Tensor mixed = activation(setup_.compute, rows, shape_.channels());
+    Tensor mixed = kernels.activation(setup_.compute, rows, shape_.channels());
     mix_tokens_forward(kernels, shape_, projected, convolution_filter(weights), convolution_bias(weights), {}, history,
                        mixed);
-    Tensor y = activation(setup_.compute, rows, shape_.inner());
+    Tensor y = kernels.activation(setup_.compute, rows, shape_.inner());
     scan_tokens_forward(kernels, shape_, mixed, projected, state_space_rates(weights), {}, carried, y);
-    Tensor inverse_rms = activation(DType::float32, rows, shape_.groups);
+    Tensor inverse_rms = kernels.activation(DType::float32, rows, shape_.groups);
     gated_norm_forward(kernels, shape_, y, projected, weights[gated_norm],
                        static_cast<float>(setup_.model.rms_norm_eps), out, inverse_rms);
   }

@@ -125,11 +125,6 @@ std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
   return result;
 }
 
-Tensor TokenRelay::tensor(LayerContext& context, DType dtype, std::int64_t rows, std::int64_t columns,
-                          std::int64_t bound) const {
-  return context.kernels.ledger.allocate(Bucket::moe_routing, dtype, rows, columns, bound);
-}
-
 TokenRelay::Kept TokenRelay::plan(LayerContext& context, ConstTensorView choices) const {
   Kept kept;
   if (setup_.relays_all_tokens) {
@@ -138,9 +133,9 @@ TokenRelay::Kept TokenRelay::plan(LayerContext& context, ConstTensorView choices
     return kept;
   }
   KernelContext& kernels = context.kernels;
-  Tensor counts = tensor(context, DType::int32, parts(), 1, 0);
-  kept.slots = tensor(context, DType::int32, choices.rows(), choices.columns(), 0);
-  Tensor reached = tensor(context, DType::int32, choices.rows(), choices.columns(), 0);
+  Tensor counts = kernels.routing(DType::int32, parts(), 1);
+  kept.slots = kernels.routing(DType::int32, choices.rows(), choices.columns());
+  Tensor reached = kernels.routing(DType::int32, choices.rows(), choices.columns());
   parts_chosen(kernels, choices, experts(), reached);
   sort_by_expert(kernels, reached, /*some_unrouted=*/true, counts, kept.slots);
   const std::unique_ptr<Staging> exchanged = gather_counts(kernels, {&context.expert_relay}, counts);
@@ -156,7 +151,7 @@ TokenRelay::Kept TokenRelay::plan(LayerContext& context, ConstTensorView choices
 
 RowsUnderWay TokenRelay::prepare(LayerContext& context, const Kept& kept, ConstTensorView rows, Tensor storage) const {
   if (setup_.relays_all_tokens) return {.leaving = std::move(storage), .source = rows};
-  Tensor copies = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), bound_copies());
+  Tensor copies = context.kernels.routing(rows.dtype(), sum(kept.send_rows), rows.columns(), bound_copies());
   permute_rows(context.kernels, rows, kept.slots, copies);
   return {.leaving = std::move(copies)};
 }
@@ -169,10 +164,10 @@ void TokenRelay::start(LayerContext& context, const Kept& kept, RowsUnderWay& ro
   const auto& [there, here] =
       rows.back ? std::tie(kept.receive_rows, kept.send_rows) : std::tie(kept.send_rows, kept.receive_rows);
   const bool sums = rows.back && all;
-  rows.arriving = tensor(context, sent.dtype(), sums ? setup_.slice_tokens() : sum(here), columns,
-                         sums        ? 0
-                         : rows.back ? bound_copies()
-                                     : bound_tokens());
+  rows.arriving = context.kernels.routing(sent.dtype(), sums ? setup_.slice_tokens() : sum(here), columns,
+                                          sums        ? 0
+                                          : rows.back ? bound_copies()
+                                                      : bound_tokens());
   group.stream().wait_for(context.kernels.stream);  // for the memory of `arriving` too
   if (sums) {
     group.reduce_scatter(sent, rows.arriving);
@@ -188,7 +183,7 @@ Tensor TokenRelay::finish(LayerContext& context, const Kept& kept, RowsUnderWay 
   context.kernels.stream.wait(rows.arrived);
   if (!rows.back || setup_.relays_all_tokens) return std::move(rows.arriving);
   rows.leaving.reset();
-  Tensor result = tensor(context, rows.arriving.dtype(), setup_.slice_tokens(), rows.arriving.columns(), 0);
+  Tensor result = context.kernels.routing(rows.arriving.dtype(), setup_.slice_tokens(), rows.arriving.columns());
   fill(context.kernels.stream, result, 0.0f);
   unpermute_rows(context.kernels, rows.arriving, kept.slots, {}, result);
   return result;

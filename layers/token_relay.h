@@ -56,8 +56,6 @@ class TokenRelay {
   static RowsUnderWay prepare_back(Tensor rows) { return {.leaving = std::move(rows), .back = true}; }
 
  private:
-  Tensor tensor(LayerContext& context, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t bound) const;
-
   SegmentSetup setup_;
   TokenCopies copies_;
 };

@@ -23,8 +23,7 @@ std::vector<SegmentTraffic> VocabularyLookup::traffic() const {
 
 Tensor VocabularyLookup::forward(LayerContext& context, ConstTensorView ids, ConstTensorView weight) const {
   KernelContext& kernels = context.kernels;
-  Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.embedding_compute, setup_.microbatch_tokens,
-                                     setup_.model.hidden_size);
+  Tensor y = kernels.activation(setup_.embedding_compute, setup_.microbatch_tokens, setup_.model.hidden_size);
   embedding_forward(kernels, ids, weight, rows_.begin, y);
   y = scatter_tokens(context, converted(kernels, std::move(y), exchanged(), Bucket::activations));
   return converted(kernels, std::move(y), setup_.compute, Bucket::activations);
@@ -58,7 +57,7 @@ std::vector<SegmentTraffic> VocabularyLoss::traffic() const {
 Tensor VocabularyLoss::forward(LayerContext& context, ConstTensorView normed, ConstTensorView weight,
                                ConstTensorView targets, float factor, TensorView loss) const {
   const std::int64_t tokens = setup_.microbatch_tokens, of_chunk = logits_chunk_tokens(setup_);
-  Tensor dlogits = context.kernels.ledger.allocate(Bucket::activations, setup_.head_compute, tokens, rows_.count);
+  Tensor dlogits = context.kernels.activation(setup_.head_compute, tokens, rows_.count);
   const GatheredTokens whole(context, normed);
   for (std::int64_t begin = 0; begin < tokens; begin += of_chunk) {
     const std::int64_t count = std::min(of_chunk, tokens - begin);
@@ -95,8 +94,7 @@ void VocabularyLoss::logits_to_gradient(LayerContext& context, ConstTensorView n
 }
 
 Tensor VocabularyLoss::backward_input(LayerContext& context, ConstTensorView dlogits, ConstTensorView weight) const {
-  Tensor partial = context.kernels.ledger.allocate(Bucket::activations, setup_.head_compute, setup_.microbatch_tokens,
-                                                   setup_.model.hidden_size);
+  Tensor partial = context.kernels.activation(setup_.head_compute, setup_.microbatch_tokens, setup_.model.hidden_size);
   multiply(context.kernels, dlogits, Transpose::no, weight, Transpose::no, partial, false);
   return partial;
 }

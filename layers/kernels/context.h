@@ -20,6 +20,13 @@ struct KernelContext {
   MatrixProducts& products;
   const LayerKernels& kernels;
 
+  // Tensors of a segment, in these buckets (MemoryLedger::allocate).
+  Tensor activation(DType dtype, std::int64_t rows, std::int64_t columns) const {
+    return ledger.allocate(Bucket::activations, dtype, rows, columns);
+  }
+  Tensor routing(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t reserve_rows = 0) const {
+    return ledger.allocate(Bucket::moe_routing, dtype, rows, columns, reserve_rows);
+  }
   // Memory for the work that a call queues, released in the order of its stream.
   Tensor workspace(DType dtype, std::int64_t rows, std::int64_t columns) const {
     return ledger.allocate_on(stream, Bucket::workspace, dtype, rows, columns);
