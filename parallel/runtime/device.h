@@ -5,9 +5,12 @@
 // staging memory and waits (staging.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "parallel/runtime/elementwise.h"
 
@@ -82,6 +85,27 @@ class Device {
   // Start and stop the recording of this process by a profiler that waits for these calls.
   virtual void start_profiler() {}
   virtual void stop_profiler() {}
+};
+
+// Blocks that were given back, for later requests of the same size: those of a step repeat.
+class FreeBlocks {
+ public:
+  // Null if there is none.
+  void* take(std::int64_t bytes) {
+    std::vector<void*>& blocks = by_bytes_[bytes];
+    if (blocks.empty()) return nullptr;
+    void* const data = blocks.back();
+    blocks.pop_back();
+    return data;
+  }
+  void put(void* data, std::int64_t bytes) { by_bytes_[bytes].push_back(data); }
+  template <typename Release>
+  void release_all(Release release) const {
+    for (const auto& [bytes, blocks] : by_bytes_) std::ranges::for_each(blocks, release);
+  }
+
+ private:
+  std::unordered_map<std::int64_t, std::vector<void*>> by_bytes_;
 };
 
 // A stream of a device that does work when it is queued.

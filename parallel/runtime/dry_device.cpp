@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "parallel/runtime/error.h"
 
@@ -35,11 +34,12 @@ constexpr std::uintptr_t first_address = std::uintptr_t{1} << 62;
 class NumberedDevice final : public DryDevice {
  public:
   explicit NumberedDevice(DryDownload download) : download_(std::move(download)) {}
+  ~NumberedDevice() override { free_staging_.release_all(std::free); }
 
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ImmediateStream>(*this); }
 
   void* allocate(std::int64_t bytes, Stream&) override { return allocate_numbered(bytes); }
-  void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }
+  void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_.put(data, bytes); }
   std::int64_t system_allocations() const override { return 0; }
 
   void count_host_blocks() override {
@@ -54,12 +54,7 @@ class NumberedDevice final : public DryDevice {
   }
   void* allocate_staging(std::int64_t bytes) override {
     host_[bytes].come();
-    auto& blocks = free_staging_[bytes];
-    if (!blocks.empty()) {
-      void* data = blocks.back().release();
-      blocks.pop_back();
-      return data;
-    }
+    if (void* data = free_staging_.take(bytes)) return data;
     void* data = std::calloc(1, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
     if (data == nullptr) fail("the system refused {} bytes of host memory", bytes);
     return data;
@@ -67,7 +62,7 @@ class NumberedDevice final : public DryDevice {
   // Kept for the next request of this size: every MoE block requests it once for each microbatch.
   void release_staging(void* data, std::int64_t bytes) override {
     --host_[bytes].live;
-    free_staging_[bytes].emplace_back(data);
+    free_staging_.put(data, bytes);
   }
   void* allocate_host(std::int64_t bytes) override {
     host_[bytes].come();
@@ -75,7 +70,7 @@ class NumberedDevice final : public DryDevice {
   }
   void release_host(void* data, std::int64_t bytes) override {
     --host_[bytes].live;
-    free_blocks_[bytes].push_back(data);
+    free_blocks_.put(data, bytes);
   }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;
@@ -86,12 +81,7 @@ class NumberedDevice final : public DryDevice {
 
  private:
   void* allocate_numbered(std::int64_t bytes) {
-    auto& blocks = free_blocks_[bytes];
-    if (!blocks.empty()) {
-      void* data = blocks.back();
-      blocks.pop_back();
-      return data;
-    }
+    if (void* data = free_blocks_.take(bytes)) return data;
     constexpr std::int64_t alignment = 64;
     void* data = reinterpret_cast<void*>(next_);
     next_ += static_cast<std::uintptr_t>((bytes + alignment - 1) / alignment * alignment);
@@ -100,16 +90,12 @@ class NumberedDevice final : public DryDevice {
 
   DryDownload download_;
   std::uintptr_t next_ = first_address;
-  std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
+  FreeBlocks free_blocks_, free_staging_;
   struct Count {
     std::int64_t live = 0, most = 0;  // beside the blocks that were there when counting began
     void come() { most = std::max(most, ++live); }
   };
   std::map<std::int64_t, Count> host_;  // by bytes
-  struct Free {
-    void operator()(void* data) const { std::free(data); }
-  };
-  std::map<std::int64_t, std::vector<std::unique_ptr<void, Free>>> free_staging_;  // by bytes
 };
 
 }  // namespace

@@ -18,13 +18,8 @@ NcclBuffers::~NcclBuffers() {
 }
 
 void* NcclBuffers::allocate(std::int64_t bytes) {
-  std::vector<void*>& free = free_[bytes];
-  if (!free.empty()) {
-    void* data = free.back();
-    free.pop_back();
-    return data;
-  }
-  void* data = nullptr;
+  void* data = free_.take(bytes);
+  if (data != nullptr) return data;
   if (ncclMemAlloc(&data, static_cast<std::size_t>(bytes)) != ncclSuccess) return nullptr;
   blocks_[static_cast<const std::byte*>(data)] = static_cast<std::size_t>(bytes);
   return data;

@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "parallel/runtime/cuda/device.h"
 
@@ -26,7 +25,7 @@ class NcclBuffers final : public cuda::BlockSource {
   NcclBuffers& operator=(const NcclBuffers&) = delete;
 
   void* allocate(std::int64_t bytes) override;
-  void release(void* data, std::int64_t bytes) override { free_[bytes].push_back(data); }
+  void release(void* data, std::int64_t bytes) override { free_.put(data, bytes); }
   std::int64_t system_allocations() const override { return static_cast<std::int64_t>(blocks_.size()); }
 
   struct Block {
@@ -39,8 +38,8 @@ class NcclBuffers final : public cuda::BlockSource {
  private:
   Device& device_;
   const std::string lane_;
-  std::map<const std::byte*, std::size_t> blocks_;   // bytes by address of the block
-  std::map<std::int64_t, std::vector<void*>> free_;  // free blocks, by bytes
+  std::map<const std::byte*, std::size_t> blocks_;  // bytes by address of the block
+  FreeBlocks free_;
 };
 
 }  // namespace weft

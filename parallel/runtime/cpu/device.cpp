@@ -5,8 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <unordered_map>
-#include <vector>
 
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/error.h"
@@ -27,25 +25,17 @@ class HostEvent final : public Event {
   std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
 };
 
-// Freed blocks are kept for reuse by exact size. A step's sizes repeat, so a run asks the system for no memory from the
-// third step on.
+// A run asks the system for no memory from the third step on.
 class CpuDevice final : public Device {
  public:
-  ~CpuDevice() override {
-    for (auto& [bytes, blocks] : free_blocks_) {
-      for (void* block : blocks) std::free(block);
-    }
-  }
+  ~CpuDevice() override { free_blocks_.release_all(std::free); }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ImmediateStream>(*this); }
 
   void* allocate(std::int64_t bytes, Stream&) override {
-    std::vector<void*>& blocks = free_blocks_[bytes];
-    if (blocks.empty()) return allocate_from_system(bytes);
-    void* data = blocks.back();
-    blocks.pop_back();
-    return data;
+    void* const data = free_blocks_.take(bytes);
+    return data != nullptr ? data : allocate_from_system(bytes);
   }
-  void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }
+  void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_.put(data, bytes); }
   std::int64_t system_allocations() const override { return system_allocations_; }
 
   void* allocate_staging(std::int64_t bytes) override {
@@ -75,7 +65,7 @@ class CpuDevice final : public Device {
   }
 
   std::int64_t system_allocations_ = 0;
-  std::unordered_map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
+  FreeBlocks free_blocks_;
 };
 
 }  // namespace

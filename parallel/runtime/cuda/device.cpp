@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "parallel/runtime/cuda/captured_regions.h"
@@ -175,9 +174,7 @@ class CudaDevice final : public Device {
     WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(scratch, cudaMemPoolAttrReleaseThreshold, &keep));
   }
   ~CudaDevice() override {
-    for (auto& [bytes, blocks] : staging_) {
-      for (void* block : blocks) cudaFreeHost(block);
-    }
+    staging_.release_all(cudaFreeHost);
     cudaMemPoolDestroy(pool_);
   }
 
@@ -231,17 +228,11 @@ class CudaDevice final : public Device {
   PoolUse use() const { return {attribute(cudaMemPoolAttrReservedMemHigh), attribute(cudaMemPoolAttrUsedMemHigh)}; }
 
   void* allocate_staging(std::int64_t bytes) override {
-    std::vector<void*>& blocks = staging_[bytes];
-    void* data = nullptr;
-    if (blocks.empty()) {
-      WEFT_CUDA_CHECK(cudaMallocHost(&data, static_cast<std::size_t>(bytes)));
-    } else {
-      data = blocks.back();
-      blocks.pop_back();
-    }
+    void* data = staging_.take(bytes);
+    if (data == nullptr) WEFT_CUDA_CHECK(cudaMallocHost(&data, static_cast<std::size_t>(bytes)));
     return data;
   }
-  void release_staging(void* data, std::int64_t bytes) override { staging_[bytes].push_back(data); }
+  void release_staging(void* data, std::int64_t bytes) override { staging_.put(data, bytes); }
   void copy(Stream& stream, const void* from, void* to, std::int64_t bytes) override {
     WEFT_CUDA_CHECK(
         cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, cuda::native(stream)));
@@ -302,8 +293,8 @@ class CudaDevice final : public Device {
   std::vector<CudaStream*> streams_;
   cudaMemPool_t pool_ = nullptr;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
-  std::map<std::string, BlockSource*, std::less<>> sources_;      // by lane
-  std::unordered_map<std::int64_t, std::vector<void*>> staging_;  // free blocks, by bytes
+  std::map<std::string, BlockSource*, std::less<>> sources_;  // by lane
+  FreeBlocks staging_;
   mutable std::int64_t largest_reserved_ = 0, growths_ = 0;
 };
 
