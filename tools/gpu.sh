@@ -121,6 +121,11 @@ measured() {
   fi
   return "$code"
 }
+# run NAME SECONDS COMMAND...: the same into the text of the part, for so long or as the environment says.
+run() {
+  local limit=WEFT_LIMIT_${part^^}
+  measured "$1" "${!limit:-$2}" "$part.txt" "${@:3}"
+}
 
 # Clock and power while something runs, twice a second: a card at its power limit is as fast as its clock allows.
 watch_power() {
@@ -255,82 +260,61 @@ environment >"$out/environment.txt" 2>&1
 if [[ $1 != build && -x $tree/weft ]]; then "$tree/weft" --version >>"$out/environment.txt" 2>&1; fi
 # shellcheck disable=SC2016  # expanded where they run
 for part in "$@"; do
-  limit=WEFT_LIMIT_${part^^}
-  file=$part.txt
-  rm -f "$out/$file"
+  rm -f "$out/$part.txt"
   case "$part" in
     build)
-      if measured build "${!limit:-340}" "$file" bash -c "programs=(${programs[*]}); configure_and_build"; then
+      if run build 340 bash -c "programs=(${programs[*]}); configure_and_build"; then
         "$tree/weft" --version >>"$out/environment.txt" 2>&1
       fi
       ;;
-    unpack) measured unpack "${!limit:-30}" environment.txt bash -c unpack ;;
-    attention) measured attention "${!limit:-200}" "$file" "$tree/test_cudnn_attention" ;;
-    kernels)
-      measured kernels "${!limit:-100}" "$file" bash -c 'sharded 3 "$@"' - "$kernel_tests"
-      ;;
-    rest)
-      measured rest "${!limit:-180}" "$file" bash -c 'sharded 3 "$@"' - "$rest_tests"
-      ;;
-    training)
-      measured training "${!limit:-60}" "$file" bash -c 'sharded 4 "$@"' - "$training_tests"
-      ;;
-    processes)
-      measured processes "${!limit:-270}" "$file" "$tree/test_cuda" "--gtest_filter=$process_tests"
-      ;;
-    overlap) measured overlap "${!limit:-120}" "$file" "$tree/test_cuda" "--gtest_filter=$overlap_tests" ;;
+    unpack) measured unpack "${WEFT_LIMIT_UNPACK:-30}" environment.txt bash -c unpack ;;
+    attention) run attention 200 "$tree/test_cudnn_attention" ;;
+    kernels) run kernels 100 bash -c 'sharded 3 "$@"' - "$kernel_tests" ;;
+    rest) run rest 180 bash -c 'sharded 3 "$@"' - "$rest_tests" ;;
+    training) run training 60 bash -c 'sharded 4 "$@"' - "$training_tests" ;;
+    processes) run processes 270 "$tree/test_cuda" "--gtest_filter=$process_tests" ;;
+    overlap) run overlap 120 "$tree/test_cuda" "--gtest_filter=$overlap_tests" ;;
     memcheck)
       # Errors of the API are told by the tests themselves.
-      measured memcheck "${!limit:-150}" "$file" bash -c 'sharded 4 "$@"' - "$kernel_tests" \
-        "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no --error-exitcode 9
+      run memcheck 150 bash -c 'sharded 4 "$@"' - "$kernel_tests" "$(cuda_tool compute-sanitizer)" --tool memcheck \
+        --report-api-errors no --error-exitcode 9
       ;;
     racecheck)
-      measured racecheck "${!limit:-180}" "$file" bash -c 'sharded 4 "$@"' - "$own_kernel_tests" \
-        "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9
+      run racecheck 180 bash -c 'sharded 4 "$@"' - "$own_kernel_tests" "$(cuda_tool compute-sanitizer)" --tool racecheck \
+        --error-exitcode 9
       ;;
-    bench | float8 | products | listed | captured | compare | table | counters)
+    *)
       choose_text
       choose_configs
       for config in "${configs[@]}"; do
         name=$(basename "$config" .toml)
+        bench=("$tree/weft" bench step "$config" --warmup 2)
         watch_power
         case "$part" in
-          bench)
-            measured "bench_$name" "${!limit:-150}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
-            ;;
+          bench) run "bench_$name" 150 "${bench[@]}" --steps 6 "${text[@]}" ;;
           float8)
             for format in float8 float8_blocks; do
-              measured "${format}_$name" "${!limit:-50}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 \
-                --precision.compute=$format "${text[@]}"
+              run "${format}_$name" 50 "${bench[@]}" --steps 6 --precision.compute=$format "${text[@]}"
             done
             ;;
           products)
             # Each product of a step alone: the rate by shape.
             for dtype in bfloat16 float8 float8_blocks; do
-              measured "products_${dtype}_$name" "${!limit:-33}" "$file" "$tree/weft" bench products "$config" \
-                --precision.compute=$dtype "${text[@]}"
+              run "products_${dtype}_$name" 33 "$tree/weft" bench products "$config" --precision.compute=$dtype "${text[@]}"
             done
             ;;
-          listed)
-            # The library's first algorithm of each product, beside the timed ones of bench.
-            measured "listed_$name" "${!limit:-55}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 4 \
-              --run.measured_products=false "${text[@]}"
-            ;;
-          captured)
-            # Segments as CUDA graphs, beside the launches of bench.
-            measured "captured_$name" "${!limit:-55}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 4 \
-              --run.captured_regions=true "${text[@]}"
-            ;;
+          # The library's first algorithm of each product, beside the timed ones of bench.
+          listed) run "listed_$name" 55 "${bench[@]}" --steps 4 --run.measured_products=false "${text[@]}" ;;
+          # Segments as CUDA graphs, beside the launches of bench.
+          captured) run "captured_$name" 55 "${bench[@]}" --steps 4 --run.captured_regions=true "${text[@]}" ;;
           compare)
-            measured "compare_$name" "${!limit:-270}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
-              "${WEFT_COMPARE_ROUNDS:-2}" --warmup 2 --steps 5 "${text[@]}"
+            run "compare_$name" 270 env "WEFT=$tree/weft" tools/compare/step.sh "$config" "${WEFT_COMPARE_ROUNDS:-2}" \
+              --warmup 2 --steps 5 "${text[@]}"
             ;;
-          table) measured "table_$name" "${!limit:-110}" "$file" bash -c 'kernel_table "$@"' - "$config" "${text[@]}" ;;
-          counters)
-            measured "counters_$name" "${!limit:-100}" "$file" bash -c 'kernel_counters "$@"' - "$config" "${text[@]}"
-            ;;
+          table) run "table_$name" 110 bash -c 'kernel_table "$@"' - "$config" "${text[@]}" ;;
+          counters) run "counters_$name" 100 bash -c 'kernel_counters "$@"' - "$config" "${text[@]}" ;;
         esac
-        tell_power "$file" "$name"
+        tell_power "$part.txt" "$name"
       done
       ;;
   esac
