@@ -85,18 +85,14 @@ MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overri
   return row;
 }
 
-std::string mebibytes_number(std::int64_t bytes) {
-  return fmt::format("{:.2f}", mebibytes(bytes));
-}
-
 // A static bucket is one number if prediction and measurement agree.
 BenchTable table_of(const std::vector<MemoryRow>& rows) {
   BenchTable table{{"strategy"}};
   for (const Bucket bucket : all_values<Bucket>) table.header.push_back(bucket_words(bucket));
   table.header.insert(table.header.end(), {"total", "difference"});
   const auto cell = [](std::int64_t predicted, std::int64_t measured) {
-    return predicted == measured ? mebibytes_number(measured)
-                                 : mebibytes_number(predicted) + " / " + mebibytes_number(measured);
+    const std::string text = decimals(mebibytes(measured), 2);
+    return predicted == measured ? text : decimals(mebibytes(predicted), 2) + " / " + text;
   };
   for (const MemoryRow& row : rows) {
     auto& cells = table.add(row.strategy);
@@ -108,19 +104,18 @@ BenchTable table_of(const std::vector<MemoryRow>& rows) {
 }
 
 void print_json(const std::vector<MemoryRow>& rows) {
-  Json strategies = Json::array();
-  for (const MemoryRow& row : rows) {
+  const Json strategies = json_list(rows, [](const MemoryRow& row) {
     Json buckets = buckets_json(row.predicted, row.measured);
     for (const Bucket bucket : all_values<Bucket>) {
       buckets[std::string(name_of(bucket))]["static"] = is_static(bucket);
     }
-    strategies.push_back({{"strategy", row.strategy},
-                          {"rank", row.rank},
-                          {"buckets", std::move(buckets)},
-                          {"predicted_bytes", row.predicted.total()},
-                          {"measured_bytes", row.measured.total()},
-                          {"difference_percent", row.difference_percent()}});
-  }
+    return Json{{"strategy", row.strategy},
+                {"rank", row.rank},
+                {"buckets", std::move(buckets)},
+                {"predicted_bytes", row.predicted.total()},
+                {"measured_bytes", row.measured.total()},
+                {"difference_percent", row.difference_percent()}};
+  });
   fmt::print("{}\n", Json{{"forced_balance", rows.front().forced_balance}, {"strategies", strategies}}.dump());
 }
 

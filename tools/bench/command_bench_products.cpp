@@ -38,7 +38,7 @@ std::string_view layout_of(const ProductCall& product) {
   return layouts[(product.transpose_a ? 2 : 0) + (product.transpose_b ? 1 : 0)];
 }
 
-Json json_of(const ProductRow& row) {
+Json product_json(const ProductRow& row) {
   const ProductCall& product = row.product;
   return {{"rows", product.rows},
           {"columns", product.columns},
@@ -81,11 +81,10 @@ void bench_products(const CLI::App& command, const ProductsRequest& request) {
   }
   std::ranges::stable_sort(rows, std::ranges::greater{}, &ProductRow::step_seconds);
   if (request.json) {
-    Json report = {{"gflops_per_step", flops / 1e9},
-                   {"step_milliseconds", 1e3 * seconds},
-                   {"gflops_per_second", flops / seconds / 1e9},
-                   {"products", Json::array()}};
-    for (const ProductRow& row : rows) report["products"].push_back(json_of(row));
+    const Json report = {{"gflops_per_step", flops / 1e9},
+                         {"step_milliseconds", 1e3 * seconds},
+                         {"gflops_per_second", flops / seconds / 1e9},
+                         {"products", json_list(rows, product_json)}};
     return fmt::print("{}\n", report.dump());
   }
   BenchTable table{

@@ -14,16 +14,15 @@ struct PublishedRequest {
 };
 
 void print_json(const std::vector<PublishedStep>& steps, const ModelError& error) {
-  Json runs = Json::array();
-  for (const PublishedStep& step : steps) {
-    runs.push_back({{"name", step.run.name},
-                    {"gpus", step.gpus},
-                    {"hardware", step.run.hardware},
-                    {"published_seconds", step.published},
-                    {"modelled_seconds", step.modelled},
-                    {"ratio", step.ratio()},
-                    {"source", step.run.source}});
-  }
+  const Json runs = json_list(steps, [](const PublishedStep& step) {
+    return Json{{"name", step.run.name},
+                {"gpus", step.gpus},
+                {"hardware", step.run.hardware},
+                {"published_seconds", step.published},
+                {"modelled_seconds", step.modelled},
+                {"ratio", step.ratio()},
+                {"source", step.run.source}};
+  });
   fmt::print("{}\n", Json{{"runs", runs},
                           {"least", error.least},
                           {"most", error.most},

@@ -204,11 +204,9 @@ Json json_of(const SavedTensor* tensor) {
 }
 
 Json json_of(const std::vector<ValueDifference>& values) {
-  Json json = Json::array();
-  for (const ValueDifference& value : values) {
-    json.push_back({{"name", value.name}, {"a", or_null(value.first)}, {"b", or_null(value.second)}});
-  }
-  return json;
+  return json_list(values, [](const ValueDifference& value) {
+    return Json{{"name", value.name}, {"a", or_null(value.first)}, {"b", or_null(value.second)}};
+  });
 }
 
 Json json_of(const CheckpointReader& a, const CheckpointReader& b, const CheckpointDifference& difference) {

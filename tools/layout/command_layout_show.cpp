@@ -98,30 +98,29 @@ RoutedBytes largest(const std::vector<RoutedBytes>& all) {
 }
 
 Json layout_json(const ShownLayout& layout) {
-  const auto& [costs, summary, memory] = layout;
-  Json stages = Json::array(), ranks = Json::array();
-  for (const StageSummary& stage : summary.stages) {
+  const LayoutSummary& summary = layout.summary;
+  const auto stage_json = [&](const StageSummary& stage) {
     Json entry = {{"stage", stage.stage}, {"rank", stage.rank}, {"chunk", stage.chunk}, {"layers", stage.layers}};
-    entry.update(demands_json(stage, memory.kept[static_cast<std::size_t>(stage.stage)]));
-    stages.push_back(std::move(entry));
-  }
-  for (const RankSummary& rank : summary.ranks) {
+    entry.update(demands_json(stage, layout.memory.kept[static_cast<std::size_t>(stage.stage)]));
+    return entry;
+  };
+  const auto rank_json = [&](const RankSummary& rank) {
     Json entry = {{"rank", rank.rank}, {"stages", rank.stages}};
-    entry.update(demands_json(rank, kept_by(rank, memory)));
-    const RoutedBytes& peak = memory.peak[static_cast<std::size_t>(rank.rank)];
+    entry.update(demands_json(rank, kept_by(rank, layout.memory)));
+    const RoutedBytes& peak = layout.memory.peak[static_cast<std::size_t>(rank.rank)];
     entry["peak_bytes"] = peak.even;
     entry["worst_peak_bytes"] = or_null(peak.worst);
-    ranks.push_back(std::move(entry));
-  }
+    return entry;
+  };
   return {{"layout", summary.layout},
           {"schedule", summary.schedule},
           {"placement", summary.placement},
           {"chunks", summary.chunks},
-          {"costs", costs},
+          {"costs", layout.costs},
           {"stage_imbalance", summary.stage_imbalance()},
           {"rank_imbalance", summary.rank_imbalance()},
-          {"stages", std::move(stages)},
-          {"ranks", std::move(ranks)}};
+          {"stages", json_list(summary.stages, stage_json)},
+          {"ranks", json_list(summary.ranks, rank_json)}};
 }
 
 // The grid of ranks and chunks, and a table of stages and one of ranks.
@@ -189,9 +188,7 @@ void show(const CLI::App& command, const ShowRequest& request) {
     layouts.push_back(shown(read_config_given_to(command, request.file, {"--pipeline.layout=" + layout}).config));
   }
   if (request.json) {
-    Json all = Json::array();
-    for (const ShownLayout& layout : layouts) all.push_back(layout_json(layout));
-    return fmt::print("{}\n", Json{{"layouts", std::move(all)}}.dump());
+    return fmt::print("{}\n", Json{{"layouts", json_list(layouts, layout_json)}}.dump());
   }
   for (std::size_t s = 0; s < layouts.size(); ++s) {
     fmt::print("{}{}", s == 0 ? "" : "\n", layout_report(layouts[s]));

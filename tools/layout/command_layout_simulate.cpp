@@ -121,9 +121,7 @@ BenchTable comparison(std::span<const SimulatedVariant> variants) {
 }
 
 Json shares_json(const std::vector<StepPart>& parts) {
-  Json shares = Json::array();
-  for (const StepPart& part : parts) shares.push_back({{"what", part.what}, {"seconds", part.seconds}});
-  return shares;
+  return json_list(parts, [](const StepPart& part) { return Json{{"what", part.what}, {"seconds", part.seconds}}; });
 }
 
 Json variant_json(const SimulatedVariant& variant) {

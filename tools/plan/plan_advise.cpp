@@ -107,16 +107,14 @@ std::string plan_advise_json(const std::vector<AdvisedStep>& steps, const std::s
   const Config config = read_config(file, words).config;
   const Hardware hardware = hardware_of(config);
   const Certainty certainty = certainty_of(config, hardware);
-  Json all = Json::array();
-  for (const AdvisedStep& step : steps) {
-    Json tried = Json::array();
-    for (const TriedValue& each : step.tried) tried.push_back(tried_json(config, each));
-    all.push_back({{"what", step.what}, {"tried", std::move(tried)}, {"kept", step.kept}});
-  }
+  const auto tried = [&](const TriedValue& each) { return tried_json(config, each); };
+  const auto advised = [&](const AdvisedStep& step) {
+    return Json{{"what", step.what}, {"tried", json_list(step.tried, tried)}, {"kept", step.kept}};
+  };
   return Json{{"hardware", hardware.name},
               {"certainty", certainty.text},
               {"tie_factor", certainty.apart},
-              {"steps", std::move(all)},
+              {"steps", json_list(steps, advised)},
               {"words", words},
               {"toml", keys_toml(file, config, words)}}
              .dump() +

@@ -116,14 +116,13 @@ std::string plan_coarse_text(const CoarseRequest& request, const Card& card) {
 std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {
   const CoarsePlan plan = coarse_plan(request, card);
   constexpr std::string_view fits[] = {"fits", "only_as_counted", "exceeds"};
-  Json recipes = Json::array();
-  for (const StateRecipe& recipe : state_recipes()) {
+  const auto recipe_json = [&](const StateRecipe& recipe) {
     Json row = {{"recipe", recipe.name}, {"bytes_per_parameter", recipe.bytes()}};
     for (const CoarseStrategy strategy : all_values<CoarseStrategy>) {
       row[std::string(name_of(strategy))] = or_null(state_bytes(recipe, strategy, request.parameters, request.ranks));
     }
-    recipes.push_back(std::move(row));
-  }
+    return row;
+  };
   Json json = {{"formula", "coarse"},
                {"hardware", card.name},
                {"card_bytes_nominal", card.nominal},
@@ -141,7 +140,7 @@ std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {
                {"smallest_ranks_as_counted", or_null(plan.ranks.any_as_counted)},
                {"smallest_ranks_of_eights", or_null(plan.ranks.eights)},
                {"smallest_ranks_with_headroom", or_null(plan.ranks.with_headroom)},
-               {"recipes", std::move(recipes)}};
+               {"recipes", json_list(state_recipes(), recipe_json)}};
   if (request.layer_parameters) {
     const PeakElements peak = peak_elements(request.parameters, request.ranks, *request.layer_parameters);
     json["peak_elements"] = {

@@ -278,14 +278,12 @@ Json variant_json(const PlannedVariant& variant) {
 }
 
 Json remedies_json(const std::vector<TriedRemedy>& remedies) {
-  Json list = Json::array();
-  for (const TriedRemedy& tried : remedies) {
+  return json_list(remedies, [](const TriedRemedy& tried) {
     Json json = {{"remedy", tried.remedy.name}, {"why", tried.remedy.why}, {"cost", tried.remedy.cost}};
     json["changes_arithmetic"] = tried.remedy.kind == RemedyKind::arithmetic;
     json.update(variant_json(tried.variant));
-    list.push_back(std::move(json));
-  }
-  return list;
+    return json;
+  });
 }
 
 }  // namespace
@@ -329,8 +327,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
                {"memory_bytes", plan.verdict.memory},
                {"step_seconds", plan.time.seconds}};
   json["limits_routing"] = routing_name(plan.judging());
-  json["limits"] = Json::array();
-  for (const Limit& limit : explanation.limits) {
+  json["limits"] = json_list(explanation.limits, [](const Limit& limit) {
     Json entry = {{"key", limit.what}, {"fits", limit.fits}, {"fits_bytes", limit.fits_bytes}};
     if (limit.batch) entry["global_batch_size"] = *limit.batch;
     if (limit.exceeds) {
@@ -341,8 +338,8 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
       entry["refused"] = *limit.refused;
       entry["reason"] = limit.reason;
     }
-    json["limits"].push_back(std::move(entry));
-  }
+    return entry;
+  });
   json["remedies"] = remedies_json(explanation.remedies);
   json["cannot_help"] = remedies_json(explanation.cannot);
   json["refused"] = remedies_json(explanation.refused);

@@ -228,10 +228,8 @@ std::string plan_kernels_json(const Config& config, const Hardware& hardware) {
   const KernelPlan plan = plan_kernels(ResolvedRun(on_hardware(config)), hardware);
   Json json = {{"hardware", hardware.name}, {"rank", plan.rank}, {"world", plan.world}};
   json["product_shares"] = product_shares;
-  json["rows"] = Json::array();
-  for (const KernelRow& row : plan.rows) json["rows"].push_back(row_json(row));
-  json["kinds"] = Json::array();
-  for (const KernelKind kind : kinds) json["kinds"].push_back(row_json(plan.sum(kind)));
+  json["rows"] = json_list(plan.rows, row_json);
+  json["kinds"] = json_list(kinds, [&](KernelKind kind) { return row_json(plan.sum(kind)); });
   json["seconds"] = plan.seconds().at;
   json["capture_saves"] = plan.capture_saves().at;
   json["step_flops"] = plan.step_flops;

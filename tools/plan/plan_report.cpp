@@ -132,12 +132,11 @@ Json whole_number(double value) {
 }
 
 Json rank_json(const RunPlan& plan, const RankPlan& rank) {
-  Json live = Json::array();
-  for (const LiveItem& item : rank.live) {
+  const auto live = [](const LiveItem& item) {
     Json entry = {{"what", item.what}, {"bucket", name_of(item.bucket)}, {"bytes", item.bytes}};
     if (item.microbatch) entry["microbatch"] = *item.microbatch;
-    live.push_back(std::move(entry));
-  }
+    return entry;
+  };
   Json json = {{"rank", rank.ranks.first},
                {"ranks", rank.ranks.ranks},
                {"peak_bytes", rank.peak.total()},
@@ -146,12 +145,18 @@ Json rank_json(const RunPlan& plan, const RankPlan& rank) {
                {"runtime_reserve", plan.verdict.reserved},
                {"host_state_bytes", rank.host[Bucket::optimizer_state]},
                {"host_activation_bytes", rank.host[Bucket::activations]},
-               {"live", std::move(live)}};
+               {"live", json_list(rank.live, live)}};
   json["unit_peak_bytes"] = unit_bytes_json(rank.integral.peak);
   json["byte_steps"] = unit_bytes_json(rank.integral.byte_steps);
   json["byte_seconds"] = unit_bytes_json(plan.byte_seconds[static_cast<std::size_t>(rank.ranks.at.pp)]);
   if (rank.worst_bytes) json["worst_peak_bytes"] = *rank.worst_bytes;
   return json;
+}
+
+Json traffic_json(const GroupTraffic& traffic) {
+  return {{"group", traffic.group},         {"operation", name_of(traffic.op)},
+          {"count", traffic.count},         {"bytes", whole_number(traffic.bytes)},
+          {"sent_by_a_rank", traffic.sent}, {"out_of_a_node", traffic.node_egress}};
 }
 
 }  // namespace
@@ -230,16 +235,7 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
 }
 
 std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan) {
-  Json ranks = Json::array(), communication = Json::array();
-  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(plan, rank));
-  for (const GroupTraffic& traffic : plan.communication) {
-    communication.push_back({{"group", traffic.group},
-                             {"operation", name_of(traffic.op)},
-                             {"count", traffic.count},
-                             {"bytes", whole_number(traffic.bytes)},
-                             {"sent_by_a_rank", traffic.sent},
-                             {"out_of_a_node", traffic.node_egress}});
-  }
+  const auto rank_of = [&](const RankPlan& rank) { return rank_json(plan, rank); };
   const Verdict& verdict = plan.verdict;
   const Certainty certainty = certainty_of(config, hardware);
   Json json = {{"hardware", hardware.name},
@@ -251,8 +247,8 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"layout", plan.layout},
                {"schedule", plan.schedule},
                {"microbatches", plan.microbatches},
-               {"ranks", std::move(ranks)},
-               {"communication", std::move(communication)},
+               {"ranks", json_list(plan.ranks, rank_of)},
+               {"communication", json_list(plan.communication, traffic_json)},
                {"step_seconds", plan.time.seconds},
                {"bubble", plan.time.bubble},
                {"exposed_collectives_seconds", parts_json(plan.exposed)},

@@ -71,11 +71,8 @@ struct HardwareRequest {
 void run_hardware(const HardwareRequest& request) {
   const std::string& name = request.name;
   if (!request.json) return fmt::print("{}", name.empty() ? table_text() : card_text(find_hardware(name)));
-  Json cards = Json::array();
-  for (const Hardware& hardware : name.empty() ? known_hardware() : std::span(&find_hardware(name), 1)) {
-    cards.push_back(hardware_json(hardware));
-  }
-  fmt::print("{}\n", Json{{"hardware", std::move(cards)}}.dump());
+  const auto cards = name.empty() ? known_hardware() : std::span(&find_hardware(name), 1);
+  fmt::print("{}\n", Json{{"hardware", json_list(cards, hardware_json)}}.dump());
 }
 
 }  // namespace

@@ -153,13 +153,10 @@ std::string picture(const Program& program) {
 std::string render(const std::vector<RankList>& lists, const std::string& format, Detail detail) {
   std::string text;
   if (format == "json") {
-    Json ranks = Json::array();
-    for (const RankList& list : lists) {
-      Json actions = Json::array();
-      for (const Action& action : list.actions(detail)) actions.push_back(action_json(list, action));
-      ranks.push_back(std::move(actions));
-    }
-    return Json{{"ranks", std::move(ranks)}}.dump() + "\n";
+    const auto actions_of = [&](const RankList& list) {
+      return json_list(list.actions(detail), [&](const Action& action) { return action_json(list, action); });
+    };
+    return Json{{"ranks", json_list(lists, actions_of)}}.dump() + "\n";
   }
   for (const RankList& list : lists) {
     const std::vector<Action> actions = list.actions(detail);

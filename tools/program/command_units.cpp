@@ -134,14 +134,12 @@ UnitPrecision stored_as(const UnitRow& row) {
 }
 
 Json moves_json(const UnitRow& row) {
-  Json moves = Json::array();
-  for (const ProgramCollective& move : row.moves) {
-    moves.push_back({{"during", name_of(move.during)},
-                     {"operation", name_of(move.op)},
-                     {"group", name_of(move.group)},
-                     {"bytes", move.bytes}});
-  }
-  return moves;
+  return json_list(row.moves, [](const ProgramCollective& move) {
+    return Json{{"during", name_of(move.during)},
+                {"operation", name_of(move.op)},
+                {"group", name_of(move.group)},
+                {"bytes", move.bytes}};
+  });
 }
 
 // Values that the policy leaves open for the unit are null.
@@ -176,9 +174,7 @@ Json unit_json(const UnitRow& row) {
 }
 
 void print_json(const std::vector<UnitRow>& rows) {
-  Json units = Json::array();
-  for (const UnitRow& row : rows) units.push_back(unit_json(row));
-  fmt::print("{}\n", Json{{"units", units}}.dump());
+  fmt::print("{}\n", Json{{"units", json_list(rows, unit_json)}}.dump());
 }
 
 // "UNSHARD all_gather dp_shard 0.19 MiB": each action with all its collectives.
@@ -249,20 +245,18 @@ OwnerTable sorted(OwnerTable table, const std::vector<GlobalParameter>& paramete
 }
 
 void print_json(const OwnerTable& table, const std::vector<OwnershipFault>& faults) {
-  Json owners = Json::array(), wrong = Json::array();
-  for (const OwnedRange& range : table) {
-    owners.push_back({{"parameter", range.parameter},
-                      {"replica", range.replica},
-                      {"rank", range.rank},
-                      {"row_begin", range.row_begin},
-                      {"rows", range.rows},
-                      {"column_begin", range.column_begin},
-                      {"columns", range.columns},
-                      {"group", range.group},
-                      {"optimizer", range.optimizer.empty() ? Json(nullptr) : Json(range.optimizer)}});
-  }
-  for (const OwnershipFault& fault : faults) wrong.push_back(fault.message);
-  fmt::print("{}\n", Json{{"owners", owners}, {"faults", wrong}}.dump());
+  const Json owners = json_list(table, [](const OwnedRange& range) {
+    return Json{{"parameter", range.parameter},
+                {"replica", range.replica},
+                {"rank", range.rank},
+                {"row_begin", range.row_begin},
+                {"rows", range.rows},
+                {"column_begin", range.column_begin},
+                {"columns", range.columns},
+                {"group", range.group},
+                {"optimizer", range.optimizer.empty() ? Json(nullptr) : Json(range.optimizer)}};
+  });
+  fmt::print("{}\n", Json{{"owners", owners}, {"faults", json_list(faults, &OwnershipFault::message)}}.dump());
 }
 
 void print_text(const OwnerTable& table) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -36,6 +37,14 @@ using Json = nlohmann::ordered_json;
 // In one line. Bytes that are not UTF-8, as a name of a file may have, are replaced.
 inline std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// The list of what `entry` makes of each value.
+template <typename Values, typename Entry>
+Json json_list(const Values& values, Entry entry) {
+  Json list = Json::array();
+  for (const auto& value : values) list.push_back(std::invoke(entry, value));
+  return list;
 }
 
 // The value of something optional; null if there is none.

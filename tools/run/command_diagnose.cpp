@@ -66,25 +66,23 @@ std::string memory_text(const RunEvidence& evidence) {
   return "\nmemory at each rank's largest peak of a step\n" + aligned_text(table);
 }
 
-Json json_of(const DiagnosedFault& finding) {
+Json fault_json(const DiagnosedFault& finding) {
   Json json = {{"rule", finding.rule}, {"sentence", finding.sentence}};
   const auto cost = [](const char* unit, const auto& figure, const auto& of) {
     return Json{{unit, figure}, {"basis", name_of(of.basis)}, {"source", of.source}};
   };
   json["step"] = finding.step ? cost("seconds", finding.step->seconds, *finding.step) : Json();
   json["memory"] = finding.memory ? cost("bytes", finding.memory->bytes, *finding.memory) : Json();
-  json["evidence"] = Json::array();
-  for (const EvidenceLine& line : finding.evidence) {
-    json["evidence"].push_back({{"what", line.what},
-                                {"value", line.value},
-                                {"basis", name_of(line.basis)},
-                                {"expected", line.expected},
-                                {"source", line.source}});
-  }
-  json["changes"] = Json::array();
-  for (const SettingChange& change : finding.changes) {
-    json["changes"].push_back({{"setting", change.setting}, {"value", change.value}, {"why", change.why}});
-  }
+  json["evidence"] = json_list(finding.evidence, [](const EvidenceLine& line) {
+    return Json{{"what", line.what},
+                {"value", line.value},
+                {"basis", name_of(line.basis)},
+                {"expected", line.expected},
+                {"source", line.source}};
+  });
+  json["changes"] = json_list(finding.changes, [](const SettingChange& change) {
+    return Json{{"setting", change.setting}, {"value", change.value}, {"why", change.why}};
+  });
   return json;
 }
 
@@ -108,25 +106,25 @@ std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagn
 // {"run", "hardware", "steps", "step_seconds", "healthy", "findings": [...], "rules": [...], "memory": [...]}, one JSON
 // document. "step" of a finding is {"seconds", "basis", "source"} or null; "memory" is the same with "bytes".
 std::string diagnosis_json(const RunEvidence& evidence, const Diagnosis& diagnosis) {
-  Json json = {{"run", evidence.run.directory.string()},
-               {"hardware", evidence.hardware.name},
-               {"steps", {evidence.steady.front().step, evidence.steady.back().step}},
-               {"step_seconds", evidence.step_seconds},
-               {"healthy", diagnosis.healthy()},
-               {"findings", Json::array()},
-               {"rules", Json::array()},
-               {"memory", Json::array()}};
-  for (const DiagnosedFault& finding : diagnosis.findings) json["findings"].push_back(json_of(finding));
-  for (const RuleResult& result : diagnosis.rules) {
-    json["rules"].push_back({{"name", result.rule},
-                             {"asks", result.asks},
-                             {"outcome", name_of(result.verdict.outcome)},
-                             {"note", result.verdict.note}});
-  }
-  for (const RankMemory& memory : evidence.run.memory) {
-    json["memory"].push_back({{"rank", memory.rank}, {"buckets", buckets_json(memory.predicted, memory.measured)}});
-  }
-  return json.dump() + "\n";
+  const auto rule = [](const RuleResult& result) {
+    return Json{{"name", result.rule},
+                {"asks", result.asks},
+                {"outcome", name_of(result.verdict.outcome)},
+                {"note", result.verdict.note}};
+  };
+  const auto rank = [](const RankMemory& memory) {
+    return Json{{"rank", memory.rank}, {"buckets", buckets_json(memory.predicted, memory.measured)}};
+  };
+  return Json{{"run", evidence.run.directory.string()},
+              {"hardware", evidence.hardware.name},
+              {"steps", {evidence.steady.front().step, evidence.steady.back().step}},
+              {"step_seconds", evidence.step_seconds},
+              {"healthy", diagnosis.healthy()},
+              {"findings", json_list(diagnosis.findings, fault_json)},
+              {"rules", json_list(diagnosis.rules, rule)},
+              {"memory", json_list(evidence.run.memory, rank)}}
+             .dump() +
+         "\n";
 }
 
 struct DiagnoseRequest {

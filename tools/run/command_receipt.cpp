@@ -161,18 +161,16 @@ Json step_figures(std::span<const StepMetrics> steps) {
 }
 
 Json ranks_json(const RunOutputs& run, const Json& summary) {
-  Json ranks = Json::array();
-  for (const RankMemory& memory : run.memory) {
+  return json_list(run.memory, [&](const RankMemory& memory) {
     const Json& rank = summary.at("ranks").at(static_cast<std::size_t>(memory.rank));
-    ranks.push_back({{"rank", memory.rank},
-                     {"planned_bytes", memory.predicted.total()},
-                     {"peak_bytes", memory.measured.total()},
-                     {"host_memory_bytes", rank.value("host_memory_bytes", Json())},
-                     {"compute_seconds", rank.value("compute_seconds", Json())},
-                     {"over_peers", rank.value("over_peers", Json())},
-                     {"slow", rank.value("slow", Json())}});
-  }
-  return ranks;
+    return Json{{"rank", memory.rank},
+                {"planned_bytes", memory.predicted.total()},
+                {"peak_bytes", memory.measured.total()},
+                {"host_memory_bytes", rank.value("host_memory_bytes", Json())},
+                {"compute_seconds", rank.value("compute_seconds", Json())},
+                {"over_peers", rank.value("over_peers", Json())},
+                {"slow", rank.value("slow", Json())}};
+  });
 }
 
 Json receipt_of(const RunOutputs& run) {

@@ -248,8 +248,7 @@ std::string sums_text(const std::vector<TraceSum>& sums, const std::vector<Trace
 }
 
 std::string sums_json(const std::vector<TraceSum>& sums, const std::vector<TraceKey>& keys, double all) {
-  Json json = {{"seconds", all}, {"sums", Json::array()}};
-  for (const TraceSum& sum : sums) {
+  const Json entries = json_list(sums, [&](const TraceSum& sum) {
     Json entry;
     for (std::size_t i = 0; i < keys.size(); ++i) entry[std::string(name_of(keys[i]))] = sum.labels[i];
     entry["spans"] = sum.count;
@@ -258,9 +257,9 @@ std::string sums_json(const std::vector<TraceSum>& sums, const std::vector<Trace
     entry["least"] = sum.least;
     entry["median"] = sum.median;
     entry["most"] = sum.most;
-    json["sums"].push_back(std::move(entry));
-  }
-  return json.dump(2) + "\n";
+    return entry;
+  });
+  return Json{{"seconds", all}, {"sums", entries}}.dump(2) + "\n";
 }
 
 void sum(const SumRequest& request) {

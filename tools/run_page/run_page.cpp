@@ -304,9 +304,9 @@ Json lanes_json(const StepLanes& lanes, int variant) {
 }
 
 Json samples_json(const std::vector<CheckpointSamples>& samples) {
-  Json json = Json::array();
-  for (const CheckpointSamples& of_step : samples) json.push_back({{"step", of_step.step}, {"texts", of_step.texts}});
-  return json;
+  return json_list(samples, [](const CheckpointSamples& of_step) {
+    return Json{{"step", of_step.step}, {"texts", of_step.texts}};
+  });
 }
 
 Json run_json(const ReportedRun& run, int variant) {

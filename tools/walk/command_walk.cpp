@@ -207,10 +207,10 @@ void require_ranks(const WalkRequest& request, const Config& config) {
 
 void print_walks(const Walks& walks, const WalkRequest& request) {
   if (request.json) {
-    Json strategies = Json::array(), left_out = Json::array();
-    for (const WalkedStrategy& walked : walks.walked) strategies.push_back(walk_json(walked));
-    for (const auto& [strategy, why] : walks.left_out) left_out.push_back({{"strategy", strategy}, {"why", why}});
-    return fmt::print("{}\n", Json{{"strategies", strategies}, {"left_out", left_out}}.dump());
+    const Json left_out = json_list(walks.left_out, [](const auto& left) {
+      return Json{{"strategy", left.first}, {"why", left.second}};
+    });
+    return fmt::print("{}\n", Json{{"strategies", json_list(walks.walked, walk_json)}, {"left_out", left_out}}.dump());
   }
   if (!request.summary) {
     for (const WalkedStrategy& walked : walks.walked) fmt::print("{}\n", walk_text(walked));

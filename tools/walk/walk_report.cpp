@@ -195,8 +195,7 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
 Json walk_json(const WalkedStrategy& walked) {
   const WalkedStep& step = walked.step;
   const WalkSummary& summary = step.summary;
-  Json lines = Json::array(), state = Json::object();
-  for (const WalkLine& line : step.lines) lines.push_back(line_json(line));
+  Json state = Json::object();
   for (const Bucket bucket : all_values<Bucket>) {
     if (step.state[bucket] > 0) state[std::string(name_of(bucket))] = step.state[bucket];
   }
@@ -205,7 +204,7 @@ Json walk_json(const WalkedStrategy& walked) {
           {"world", step.mesh.world()},
           {"microbatches", step.program.microbatches},
           {"state", state},
-          {"lines", lines},
+          {"lines", json_list(step.lines, line_json)},
           {"summary",
            {{"gathers", summary.gathers},
             {"island_gathers", summary.island_gathers},
