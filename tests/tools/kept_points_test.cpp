@@ -1,5 +1,5 @@
 // The points of a long curve that a page keeps: its extremes, its ends and its gaps, in a bounded number of points.
-#include "tools/run_page/kept_points.h"
+#include "tools/run_page/reported_run.h"
 
 #include <gtest/gtest.h>
 

@@ -23,7 +23,6 @@
 #include "tools/picture/picture_formats.h"
 #include "tools/picture/picture_style.h"
 #include "tools/report/report_parts.h"
-#include "tools/run_page/kept_points.h"
 #include "trainer/config/config.h"
 #include "trainer/config/config_schema.h"
 
@@ -355,7 +354,7 @@ Json differences_json(std::span<const ReportedRun> runs) {
 }
 
 // The contents of the page besides pictures, for the scripts in page/. Numbers that are not finite are null. Curves
-// hold the points that kept_points.h keeps, with six digits.
+// hold the points that kept_points keeps, with six digits.
 //   {"title", "version", "prompt", "most_points",
 //    "runs": [{"name", "directory", "facts": [[name, text]], "config", "state",
 //              "figures": {"step", "steps", "tokens", "seconds", "loss_first", "loss_last", "loss_least",
