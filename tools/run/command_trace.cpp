@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,27 +90,19 @@ struct NvtxSpan {
   std::string name;
 };
 
-// Ranges by thread, in the order of their begins.
+// Ranges of the domain "weft" by thread, in the order of their begins. An event of type 59 is a range, one of type 75
+// the creation of a domain, whose number is its process's own.
 std::map<std::int64_t, std::vector<NvtxSpan>> ranges_of(Export& data) {
-  constexpr int push_pop = 59, domain_created = 75;         // eventType
-  std::set<std::pair<std::int64_t, std::int64_t>> domains;  // process and number
-  data.rows(
-      "SELECT globalTid, domainId, COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) FROM NVTX_EVENTS "
-      "WHERE eventType = " +
-          std::to_string(domain_created),
-      [&](sqlite3_stmt* row) {
-        if (text_at(row, 2) != "weft") return;
-        domains.emplace(process_of(sqlite3_column_int64(row, 0)), sqlite3_column_int64(row, 1));
-      });
   std::map<std::int64_t, std::vector<NvtxSpan>> ranges;
   data.rows(
-      "SELECT start, \"end\", globalTid, domainId, COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) "
-      "FROM NVTX_EVENTS WHERE eventType = " +
-          std::to_string(push_pop) + " AND \"end\" IS NOT NULL ORDER BY start, \"end\" DESC",
+      "WITH events AS (SELECT *, globalTid >> 24 AS process, COALESCE(text, (SELECT value FROM StringIds WHERE id = "
+      "textId)) AS name FROM NVTX_EVENTS) "
+      "SELECT start, \"end\", globalTid, name FROM events WHERE eventType = 59 AND \"end\" IS NOT NULL AND (process, "
+      "domainId) IN (SELECT process, domainId FROM events WHERE eventType = 75 AND name = 'weft') "
+      "ORDER BY start, \"end\" DESC",
       [&](sqlite3_stmt* row) {
-        const std::int64_t thread = sqlite3_column_int64(row, 2);
-        if (!domains.contains({process_of(thread), sqlite3_column_int64(row, 3)})) return;
-        ranges[thread].push_back({sqlite3_column_int64(row, 0), sqlite3_column_int64(row, 1), text_at(row, 4)});
+        ranges[sqlite3_column_int64(row, 2)].push_back(
+            {sqlite3_column_int64(row, 0), sqlite3_column_int64(row, 1), text_at(row, 3)});
       });
   return ranges;
 }
