@@ -26,8 +26,7 @@ function pan(part) {
 function fillControls() {
   const controls = document.getElementById("controls");
   const button = (text, label, action) => {
-    const element = controls.appendChild(document.createElement("button"));
-    element.textContent = text;
+    const element = make(controls, "button", text);
     element.title = label;
     element.setAttribute("aria-label", label);
     element.addEventListener("click", action);
@@ -38,8 +37,7 @@ function fillControls() {
   button("\u25b6", "later", () => pan(0.25));
   button("all", "show the whole step", () => show(0, 1));
   const box = (text, on, change) => {
-    const label = controls.appendChild(document.createElement("label"));
-    const element = label.appendChild(document.createElement("input"));
+    const label = make(controls, "label"), element = make(label, "input");
     element.type = "checkbox";
     element.checked = on;
     element.addEventListener("change", () => { change(element.checked); drawAll(); });
@@ -57,17 +55,11 @@ function fillControls() {
 }
 
 function legendOf(variant, section) {
-  const legend = section.appendChild(document.createElement("div")), ratio = devicePixelRatio || 1;
-  legend.className = "legend";
+  const legend = make(section, "div", "", "legend");
   for (const {paints, text, width, height} of variant.legend) {
-    const span = legend.appendChild(document.createElement("span"));
+    const span = make(legend, "span");
     for (const paint of paints) {
-      const canvas = span.appendChild(document.createElement("canvas"));
-      canvas.width = 18 * ratio;
-      canvas.height = 12 * ratio;
-      canvas.style.width = "18px";
-      const pen = canvas.getContext("2d");
-      pen.scale(ratio, ratio);
+      const pen = sized(make(span, "canvas"), 18, 12);
       pen.fillStyle = fill(pen, variant.paints[paint]);
       pen.fillRect(9 - width / 2, 6 - height / 2, width, height);
     }

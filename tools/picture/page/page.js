@@ -3,19 +3,14 @@ function fillTable() {
   const columns = data.variants[0].figures.map((_, f) => data.variants.map(variant => variant.figures[f]))
     .filter(column => column.some(figure => figure.value > 0));
   const table = document.getElementById("figures"), head = table.createTHead().insertRow(), body = table.createTBody();
-  const cell = (row, text, name) => {
-    const element = row.appendChild(document.createElement(name));
-    element.textContent = text;
-    return element;
-  };
-  cell(head, "variant", "th");
-  for (const [{name}] of columns) cell(head, name, "th");
+  make(head, "th", "variant");
+  for (const [{name}] of columns) make(head, "th", name);
   data.variants.forEach((variant, v) => {
     const row = body.insertRow();
-    cell(row, variant.title, "td");
+    make(row, "td", variant.title);
     for (const column of columns) {
       const values = column.map(figure => figure.value), best = Math.min(...values);
-      cell(row, column[v].text, "td").className = values[v] === best && best < Math.max(...values) ? "best" : "";
+      make(row, "td", column[v].text, values[v] === best && best < Math.max(...values) ? "best" : "");
     }
   });
 }
@@ -37,8 +32,8 @@ document.querySelector("h1").textContent = data.title;
 fillTable();
 fillControls();
 for (const variant of data.variants) {
-  const section = document.getElementById("variants").appendChild(document.createElement("section"));
-  section.appendChild(document.createElement("h2")).textContent = variant.title;
+  const section = make(document.getElementById("variants"), "section");
+  make(section, "h2", variant.title);
   legendOf(variant, section);
   plots.push(new Plot(variant, section));
 }

@@ -34,13 +34,12 @@ function readTheme() {
 class Plot {
   constructor(variant, section) {
     this.variant = variant;
-    this.element = section.appendChild(document.createElement("div"));
-    this.element.className = "plot";
+    this.element = make(section, "div", "", "plot");
     this.element.tabIndex = 0;
     this.element.setAttribute("role", "img");
     this.element.setAttribute("aria-label", `timeline of ${variant.title}; arrow keys choose a box`);
-    this.base = this.element.appendChild(document.createElement("canvas"));
-    this.over = this.element.appendChild(document.createElement("canvas"));
+    this.base = make(this.element, "canvas");
+    this.over = make(this.element, "canvas");
     this.peak = Math.max(1, ...data.variants.map(other => other.highest_bytes));
     this.listen();
   }
@@ -69,15 +68,8 @@ class Plot {
     }
     y += apart;
     this.height = y;
-    const ratio = devicePixelRatio || 1;
     this.element.style.height = y + "px";
-    for (const canvas of [this.base, this.over]) {
-      canvas.width = Math.round((left + this.width + right) * ratio);
-      canvas.height = Math.round(y * ratio);
-      canvas.style.width = left + this.width + right + "px";
-      canvas.style.height = y + "px";
-      canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
-    }
+    for (const canvas of [this.base, this.over]) sized(canvas, left + this.width + right, y);
   }
 
   draw() {

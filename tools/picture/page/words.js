@@ -1,5 +1,5 @@
 "use strict";
-// What a page of pictures says of its data: times, bytes, boxes, memory.
+// What a page of pictures says of its data: times, bytes, boxes, memory; and its elements.
 const data = JSON.parse(document.getElementById("data").textContent);
 // The fields of boxes and labels and the flags of a box, in the order of picture_formats.h.
 const START = 0, END = 1, PAINT = 2, FLAGS = 3, WHAT = 4, WHY = 5, TEXT = 3, MARK = 1, IDLE = 2, CRITICAL = 4;
@@ -49,6 +49,24 @@ function lastBefore(entries, seconds) {
 function sampleAt(memory, seconds) {
   const place = lastBefore(memory, seconds);
   return place < 0 ? null : memory[place];
+}
+
+function make(parent, name, text = "", className = "") {
+  const element = parent.appendChild(document.createElement(name));
+  if (text !== "") element.textContent = text;
+  if (className) element.className = className;
+  return element;
+}
+
+// A canvas of so many pixels of the page, as fine as the screen. Returns its pen, which counts in these pixels.
+function sized(canvas, width, height) {
+  const ratio = devicePixelRatio || 1, pen = canvas.getContext("2d");
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = width + "px";
+  canvas.style.height = height + "px";
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return pen;
 }
 
 // Bytes of a sample of memory, of its lowest buckets.

@@ -31,15 +31,10 @@ class Heat {
   strength(value) { return Math.max(0, Math.min(1, (value - this.even) / (this.worst - this.even || 1))); }
 
   draw() {
-    const ratio = devicePixelRatio || 1, pen = this.canvas.getContext("2d"), colours = {accent: accent(this.run), lane: colour("--lane"),
-      ink: colour("--ink"), dim: colour("--dim")};
+    const colours = {accent: accent(this.run), lane: colour("--lane"), ink: colour("--ink"), dim: colour("--dim")};
     this.scale.style.background = `linear-gradient(to right, ${colours.lane}, ${colours.accent})`;
     this.width = this.element.clientWidth;
-    const height = this.rows.length * heatRow + heatAxis;
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.height = height + "px";
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const height = this.rows.length * heatRow + heatAxis, pen = sized(this.canvas, this.width, height);
     pen.font = "12px system-ui, sans-serif";
     pen.textBaseline = "middle";
     this.rows.forEach((row, r) => {

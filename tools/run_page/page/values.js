@@ -1,4 +1,4 @@
-// What the page says of its runs: their data, numbers as text, elements, tables, colours.
+// What the page says of its runs: their data, numbers as text, tables, colours.
 const report = JSON.parse(document.getElementById("report").textContent);
 const runs = report.runs;
 const RUN_COLOURS = 8;
@@ -38,13 +38,6 @@ function colour(name) {
 }
 const accentName = run => `--run-${run % RUN_COLOURS}`;
 const accent = run => colour(accentName(run));
-
-function make(parent, name, text = "", className = "") {
-  const element = parent.appendChild(document.createElement(name));
-  if (text !== "") element.textContent = text;
-  if (className) element.className = className;
-  return element;
-}
 
 function swatch(parent, style, className = "") {
   const mark = make(parent, "i", "", "swatch " + className);
