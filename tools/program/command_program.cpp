@@ -22,6 +22,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {
@@ -313,22 +314,16 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   const ResolvedRun run(on_hardware(given));
   const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
+  StepPrograms programs(run);
   const std::vector<int> ranks = listed_ranks(mesh, request, format);
   if (!request.rank) {
-    const Program first = step_program(run, mesh.coordinates(0));
+    const Program& first = programs.of_first_rank();
     if (draws_order(request, format)) return write_result(program_command, picture(first), request.output);
     require_printable(first, std::ssize(ranks));
   }
-  // Sizes depend only on the tensor and expert coordinates, so ranks with equal ones share a program.
-  std::map<std::pair<int, int>, Program> programs;
   for (const int rank : ranks) {
     const Coordinates at = mesh.coordinates(rank);
-    auto found = programs.find({at.tp, at.ep});
-    if (found == programs.end()) {
-      found = programs.emplace(std::pair(at.tp, at.ep), step_program(run, at)).first;
-    }
-    const Program& program = found->second;
-    lists.push_back({rank, at.pp, &program, mesh.group_of(Group::pp, rank)});
+    lists.push_back({rank, at.pp, &programs.of(at), mesh.group_of(Group::pp, rank)});
   }
   write_result(program_command, render(lists, format, request.detail()), request.output);
 }
