@@ -8,13 +8,14 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <string_view>
 
 #include "parallel/comm/local.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
 #include "trainer/config/config.h"
+#include "trainer/diagnosis/trace_sum.h"
 #include "trainer/run/train.h"
 
 namespace weft {
@@ -30,27 +31,20 @@ struct ExpertTimes {
   double all = 0.0;  // of the actions of expert segments; what is in no work is norms and residuals
 };
 
-std::set<std::string> expert_actions(const Program& program, std::span<const Action> actions) {
-  const std::vector<std::string> names = range_names(program, actions);
-  std::set<std::string> found;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (!(is_compute(actions[i].op) || is_row_exchange(actions[i].op)) || !actions[i].segment) continue;
-    const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*actions[i].segment)];
-    if (segment.part.kind == PartKind::experts) found.insert(names[i]);
-  }
-  return found;
+// Whether an action of this name is a computation of experts, or an exchange of their rows.
+bool computes_experts(const std::string& name) {
+  constexpr std::string_view phases[] = {"F", "B", "I", "W", "R", "rows"};
+  const ActionLabels labels = labels_of(name);
+  return labels.family == "experts" && std::ranges::count(phases, labels.phase) > 0;
 }
 
 void add_times(RankRun& run, ExpertTimes& times) {
-  const std::set<std::string> of_experts = expert_actions(run.program(), run.actions());
   for (const TraceSpan& span : run.profiler().trace()->work()) {
-    if (!of_experts.contains(span.inside)) continue;
-    for (std::size_t w = 0; w < works.size(); ++w) {
-      if (span.name == name_of(works[w])) times.work[w] += span.end - span.begin;
-    }
+    const auto work = value_named<Work>(span.name);
+    if (work && computes_experts(span.inside)) times.work[static_cast<std::size_t>(*work)] += span.end - span.begin;
   }
   for (const TraceSpan& span : run.profiler().trace()->spans()) {
-    if (of_experts.contains(span.name)) times.all += span.end - span.begin;
+    if (computes_experts(span.name)) times.all += span.end - span.begin;
   }
 }
 
