@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,10 +33,12 @@ double drawn_number(double value) {
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
 }
 
-// The index of the largest value that is finite, the first of several; 0 if none is. The column is not empty.
-std::size_t highest_of(const StepColumn& column) {
-  const auto below = [](double one, double other) { return std::isfinite(other) && !(one >= other); };
-  return static_cast<std::size_t>(std::ranges::max_element(column.values, below) - column.values.begin());
+// The index of the finite value that `holds` against every other, the first of several; 0 if none is finite. The column
+// is not empty.
+template <typename Holds>
+std::size_t extreme_of(const StepColumn& column, Holds holds) {
+  const auto yields = [&](double one, double other) { return std::isfinite(other) && !holds(one, other); };
+  return static_cast<std::size_t>(std::ranges::max_element(column.values, yields) - column.values.begin());
 }
 
 // {"step", "tokens", "seconds"}: the places of rows on each axis that a page offers.
@@ -79,22 +80,13 @@ Json curves_json(const StepTable& table) {
   return curves;
 }
 
-// The row of the least finite value, and that value; NaN if there is none.
-std::pair<std::size_t, double> least_of(const StepColumn* column) {
-  std::pair<std::size_t, double> least = {0, std::numeric_limits<double>::quiet_NaN()};
-  for (std::size_t i = 0; column && i < column->values.size(); ++i) {
-    const double value = column->values[i];
-    if (std::isfinite(value) && !(value >= least.second)) least = {column->rows[i], value};
-  }
-  return least;
-}
-
 void add_loss_figures(Json& figures, const StepTable& table, const char* field, const std::string& name) {
   const StepColumn* column = table.find(field);
-  const auto [row, least] = least_of(column);
+  const std::size_t least = column ? extreme_of(*column, std::less_equal()) : 0;
+  const bool any = column && std::isfinite(column->values[least]);
   figures[name + "_last"] = column ? Json(column->values.back()) : Json();
-  figures[name + "_least"] = least;
-  figures[name + "_least_step"] = std::isfinite(least) ? Json(table.steps[row]) : Json();
+  figures[name + "_least"] = any ? Json(column->values[least]) : Json();
+  figures[name + "_least_step"] = any ? Json(table.steps[column->rows[least]]) : Json();
 }
 
 Json median_json(const StepColumn& column) {
@@ -119,7 +111,7 @@ Json figures_json(const ReportedRun& run) {
   const StepColumn* rates = table.find("lr");
   const StepColumn peaks = table.own("peak_bytes");
   figures["lr_last"] = rates ? Json(rates->values.back()) : Json();
-  figures["peak_bytes"] = peaks.rows.empty() ? Json() : Json(peaks.values[highest_of(peaks)]);
+  figures["peak_bytes"] = peaks.rows.empty() ? Json() : Json(peaks.values[extreme_of(peaks, std::greater_equal())]);
   figures["spikes"] = table.spikes.size();
   return figures;
 }
@@ -160,7 +152,7 @@ Json memory_json(const ReportedRun& run) {
   if (!peaks) return nullptr;
   const StepColumn own = run.table.own("peak_bytes");
   if (own.rows.empty()) return nullptr;
-  const std::size_t highest = own.rows[highest_of(own)];
+  const std::size_t highest = own.rows[extreme_of(own, std::greater_equal())];
   const BucketBytes measured = buckets_in(run.table, highest);
   const BucketBytes* planned = run.lanes ? plan_of_rank(run.lanes->peaks, measured) : nullptr;
   std::vector<std::size_t> rows;
@@ -265,14 +257,15 @@ Json facts_json(const ReportedRun& run) {
     degrees += fmt::format("; this configuration since step {}, and peak, medians and plan are of this part",
                            run.table.steps[row]);
   }
-  Json facts =
-      Json::array({Json::array({"directory", run.directory.string()}), Json::array({"state", state_text(run)}),
-                   Json::array({"blocks", config.layers_text}),
-                   Json::array({"model", fmt::format("hidden {}, vocabulary {}", model.hidden_size, model.vocab_size)}),
-                   Json::array({"ranks", degrees}),
-                   Json::array({"batch", fmt::format("{} sequences of {} tokens", config.training.global_batch_size,
-                                                     config.training.sequence_length)})});
-  if (forces_balance(model)) facts.push_back(Json::array({"experts", forced_balance_text}));
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"directory", run.directory.string()},
+      {"state", state_text(run)},
+      {"blocks", config.layers_text},
+      {"model", fmt::format("hidden {}, vocabulary {}", model.hidden_size, model.vocab_size)},
+      {"ranks", degrees},
+      {"batch",
+       fmt::format("{} sequences of {} tokens", config.training.global_batch_size, config.training.sequence_length)}};
+  if (forces_balance(model)) facts.emplace_back("experts", forced_balance_text);
   return facts;
 }
 
