@@ -23,6 +23,7 @@
 #include "tools/picture/picture_style.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 
 namespace weft {
@@ -318,20 +319,16 @@ Json run_json(const ReportedRun& run, int variant) {
           {"samples", samples_json(run.samples)}};
 }
 
-// As TOML; "not read" for a run without use for the key.
-std::string value_in(const ConfigKey& key, const Config& config) {
-  const bool read = std::ranges::all_of(key.read_where, [&](const KeyCondition& where) { return where.holds(config); });
-  return read ? key.write(config) : "not read";
-}
-
 // The keys with different values, in their order. A run's name and directories always differ and are left out. So is a
 // key that follows another one in every run, which stands in the list itself.
 Json differences_json(std::span<const ReportedRun> runs) {
   constexpr std::array own_names = {"run.name", "run.directory", "checkpoint.directory"};
   const std::vector<ConfigKey> schema = config_schema();
-  std::map<std::string, std::vector<std::string>> values;  // by path, then by run
+  std::map<std::string, std::vector<std::string>> values;  // by path, then by run; as TOML
   for (const ConfigKey& key : schema) {
-    for (const ReportedRun& run : runs) values[key.path()].push_back(value_in(key, run.config));
+    for (const ReportedRun& run : runs) {
+      values[key.path()].push_back(missing_for(key, run.config) ? "not read" : key.write(run.config));
+    }
   }
   Json differences = Json::array();
   for (const ConfigKey& key : schema) {
