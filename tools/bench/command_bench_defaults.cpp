@@ -55,22 +55,11 @@ std::vector<Default> compared_defaults() {
   };
 }
 
-// The figures of one plan, or the reason why the configuration refuses the words.
-struct DefaultPlan {
-  std::int64_t peak = 0;
-  double seconds = 0.0;
-  std::string refused = {};
-};
-
-DefaultPlan planned_with(const std::string& file, const Overrides& words) {
-  DefaultPlan plan;
-  const auto refused = refusal_of([&] {
-    const Config config = read_config(file, words).config;
-    const RunOutline outline = outline_run(config, hardware_of(config));
-    plan = {outline.peak.total(), outline.time.seconds};
-  });
-  if (refused) plan.refused = reason_of(*refused);
-  return plan;
+// On the hardware of the configuration with these words.
+PlannedVariant planned_with(const ReadWith& read, const Overrides& words) {
+  Hardware hardware;  // none if the words are refused, as the variant says
+  refusal_of([&] { hardware = hardware_of(read(words)); });
+  return PlannedVariants(read, hardware).with(words);
 }
 
 // In tenths of a percent, as it is printed.
@@ -87,28 +76,29 @@ struct ComparedFile {
 
 ComparedFile compared_file(const Default& each, const std::string& file) {
   ComparedFile result;
-  if (each.of_gpus && read_config(file, {}).config.run.device != DeviceKind::cuda) return result;
+  const ReadWith read = [&](const Overrides& words) { return read_config(file, words).config; };
+  if (each.of_gpus && read({}).run.device != DeviceKind::cuda) return result;
   const std::string name = std::filesystem::path(file).stem();
-  const DefaultPlan now = planned_with(file, each.with);
+  const PlannedVariant now = planned_with(read, each.with);
   for (const std::string_view value : each.values) {
     Overrides words = each.with;
     for (const std::string_view key : each.keys) words.push_back(word(key, value));
-    const DefaultPlan before = planned_with(file, words);
+    const PlannedVariant before = planned_with(read, words);
     if (const std::string& reason = now.refused.empty() ? before.refused : now.refused; !reason.empty()) {
       result.refused[reason] = name;
       continue;
     }
-    const double bytes = change(static_cast<double>(before.peak), static_cast<double>(now.peak));
-    const double time = change(before.seconds, now.seconds);
+    const double bytes = change(static_cast<double>(before.peak.total()), static_cast<double>(now.peak.total()));
+    const double time = change(before.time.seconds, now.time.seconds);
     if (bytes == 0.0 && time == 0.0) continue;
     std::vector<std::string> row = {
         name,
         std::string(value),
-        format_bytes(before.peak),
-        format_bytes(now.peak),
+        format_bytes(before.peak.total()),
+        format_bytes(now.peak.total()),
         fmt::format("{:+.1f} %", bytes),
-        format_time(before.seconds, false),
-        format_time(now.seconds, false),
+        format_time(before.time.seconds, false),
+        format_time(now.time.seconds, false),
         fmt::format("{:+.1f} %", time),
         bytes <= 0.0 && time <= 0.0   ? "gains"
         : bytes >= 0.0 && time >= 0.0 ? "loses"
