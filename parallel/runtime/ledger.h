@@ -4,8 +4,10 @@
 // thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -52,6 +54,14 @@ struct ByBucket {
   Number& operator[](Bucket bucket) { return bytes[static_cast<std::size_t>(bucket)]; }
   Number operator[](Bucket bucket) const { return bytes[static_cast<std::size_t>(bucket)]; }
   Number total() const { return std::accumulate(bytes.begin(), bytes.end(), Number{}); }
+  ByBucket& operator+=(const ByBucket& more) {
+    std::ranges::transform(bytes, more.bytes, bytes.begin(), std::plus{});
+    return *this;
+  }
+  ByBucket& operator-=(const ByBucket& less) {
+    std::ranges::transform(bytes, less.bytes, bytes.begin(), std::minus{});
+    return *this;
+  }
   bool operator==(const ByBucket&) const = default;
 };
 using BucketBytes = ByBucket<std::int64_t>;

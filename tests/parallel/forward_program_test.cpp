@@ -172,8 +172,8 @@ TEST(ForwardProgram, NothingIsKeptOfASegmentThatHasRun) {
   EXPECT_EQ(peak.buckets[Bucket::activations], 70);
   std::int64_t largest = 0;
   for (const MemorySample& sample : memory_curve(program, simulate(program, even_costs(program)), 0)) {
-    largest = std::max(largest, sample.bytes());
-    EXPECT_EQ(sample.unsharded_gradients, 0);
+    largest = std::max(largest, sample.bytes.total());
+    EXPECT_EQ(sample.bytes[Bucket::unsharded_gradients], 0);
   }
   EXPECT_EQ(largest, 70 + 5);
   EXPECT_GE(peak_at_any_times(program, 0), 70 + 5);

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
+#include "tests/parallel/memory_sample.h"
 #include "tests/parallel/random_program.h"
 #include "tests/parallel/reduced_in_turn.h"
 
@@ -196,7 +197,8 @@ TEST(LiveIntegral, IsTheIntegralOverTimeWhereTimeIsTicks) {
 // The list of MemoryCurve.ThingsComeWhenWorkBeginsAndGoWhenItEnds: 8 bytes from 0 to 15 s, 4 from 12 to 35 s, 2 from 15
 // to 35 s.
 TEST(LiveIntegral, OverTimeCountsTheSecondsOfTransfers) {
-  const std::vector<MemorySample> curve = {{0, 8, 0, 0, 0}, {12, 8, 4, 0, 16}, {15, 0, 4, 2, 0}, {35, 0, 0, 0, 0}};
+  const std::vector<MemorySample> curve = {sample(0, 8, 0, 0, 0), sample(12, 8, 4, 0, 16), sample(15, 0, 4, 2, 0),
+                                           sample(35, 0, 0, 0, 0)};
   const ByteSeconds timed = byte_seconds(curve);
   EXPECT_EQ(timed[Bucket::unsharded_parameters], 8 * 15);
   EXPECT_EQ(timed[Bucket::unsharded_gradients], 4 * 23);

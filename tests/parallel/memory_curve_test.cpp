@@ -5,6 +5,7 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "tests/parallel/lane_channels.h"
+#include "tests/parallel/memory_sample.h"
 #include "tests/parallel/peak_at_any_times.h"
 #include "tests/parallel/random_ledger.h"
 #include "tests/parallel/random_program.h"
@@ -15,7 +16,7 @@ namespace {
 
 MemorySample peak_of(const std::vector<MemorySample>& curve) {
   return *std::max_element(curve.begin(), curve.end(), [](const MemorySample& one, const MemorySample& other) {
-    return one.bytes() < other.bytes();
+    return one.bytes.total() < other.bytes.total();
   });
 }
 
@@ -36,9 +37,9 @@ TEST(MemoryCurve, ThingsComeWhenWorkBeginsAndGoWhenItEnds) {
   ProgramCosts costs = even_costs(program);
   costs.segments[0] = {2.0, 1.0, 2.0};
   costs.units[0] = {.gather = 10.0, .reduce = 20.0};
-  const std::vector<MemorySample> expected = {{0, 0, 0, 0, 0},   {0, 8, 0, 0, 0},  {10, 8, 0, 0, 16},
-                                              {12, 8, 4, 0, 16}, {15, 8, 4, 0, 0}, {15, 0, 4, 0, 0},
-                                              {15, 0, 4, 2, 0},  {35, 0, 4, 0, 0}, {35, 0, 0, 0, 0}};
+  const std::vector<MemorySample> expected = {sample(0, 0, 0, 0, 0),   sample(0, 8, 0, 0, 0),  sample(10, 8, 0, 0, 16),
+                                              sample(12, 8, 4, 0, 16), sample(15, 8, 4, 0, 0), sample(15, 0, 4, 0, 0),
+                                              sample(15, 0, 4, 2, 0),  sample(35, 0, 4, 0, 0), sample(35, 0, 0, 0, 0)};
   EXPECT_EQ(memory_curve(program, simulate(program, costs), 0), expected);
 }
 
@@ -53,7 +54,8 @@ TEST(MemoryCurve, AWaitGivesBackTheInputsUpToItsReduction) {
   };
   const auto gradients = [](const std::vector<MemorySample>& curve) {
     std::vector<std::pair<double, std::int64_t>> samples;
-    for (const MemorySample& sample : curve) samples.emplace_back(sample.time, sample.unsharded_gradients);
+    for (const MemorySample& sample : curve)
+      samples.emplace_back(sample.time, sample.bytes[Bucket::unsharded_gradients]);
     return samples;
   };
   using Samples = std::vector<std::pair<double, std::int64_t>>;
@@ -63,7 +65,7 @@ TEST(MemoryCurve, AWaitGivesBackTheInputsUpToItsReduction) {
             (Samples{{0, 0}, {0, 100}, {4, 200}, {24, 100}, {44, 0}, {44, 150}}));
   for (const auto waited_for : {std::optional<int>(), std::optional(2), std::optional(1)}) {
     const Program program = reduced_in_turn(waited_for);
-    EXPECT_EQ(peak_at_any_times(program, 0), peak_of(curve_of(program)).bytes());
+    EXPECT_EQ(peak_at_any_times(program, 0), peak_of(curve_of(program)).bytes.total());
   }
 }
 
@@ -77,9 +79,9 @@ TEST(MemoryCurve, AnInputGradientLeavesWhatTheWeightGradientReads) {
     program.ranks = {{}};
     for (Op op : ops) program.ranks[0].push_back({.op = op, .stage = 0, .microbatch = 0, .segment = 0});
     const auto curve = memory_curve(program, simulate(program, even_costs(program)), 0);
-    EXPECT_EQ(peak_at_any_times(program, 0), peak_of(curve).bytes());
+    EXPECT_EQ(peak_at_any_times(program, 0), peak_of(curve).bytes.total());
     std::vector<std::pair<double, std::int64_t>> samples;
-    for (const MemorySample& sample : curve) samples.emplace_back(sample.time, sample.activations);
+    for (const MemorySample& sample : curve) samples.emplace_back(sample.time, sample.bytes[Bucket::activations]);
     return samples;
   };
   using Samples = std::vector<std::pair<double, std::int64_t>>;
@@ -101,7 +103,7 @@ TEST(MemoryCurve, NoTimingGoesOverTheBound) {
       const auto channels = draw % 3 == 0 ? shared_collectives() : LaneChannels::own();
       const Simulation simulation = simulate(program, costs, channels);
       for (std::size_t rank = 0; rank < highest.size(); ++rank) {
-        const std::int64_t peak = peak_of(memory_curve(program, simulation, static_cast<int>(rank))).bytes();
+        const std::int64_t peak = peak_of(memory_curve(program, simulation, static_cast<int>(rank))).bytes.total();
         ASSERT_LE(peak, peak_at_any_times(program, static_cast<int>(rank))) << "seed " << seed << ", rank " << rank;
         highest[rank] = std::max(highest[rank], peak);
       }
@@ -129,11 +131,11 @@ TEST(MemoryCurve, InSeriesItIsTheList) {
     for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
       const TransientPeak listed = transient_peak(program, rank);
       const MemorySample peak = peak_of(memory_curve(program, simulation, rank, LaneChannels::serial()));
-      ASSERT_EQ(peak.bytes(), listed.bytes) << "seed " << seed << ", rank " << rank;
-      EXPECT_EQ(peak.unsharded_parameters, listed.buckets[Bucket::unsharded_parameters]);
-      EXPECT_EQ(peak.unsharded_gradients, listed.buckets[Bucket::unsharded_gradients]);
-      EXPECT_EQ(peak.communication, listed.buckets[Bucket::communication]);
-      EXPECT_EQ(peak.activations, listed.buckets[Bucket::activations]);
+      ASSERT_EQ(peak.bytes.total(), listed.bytes) << "seed " << seed << ", rank " << rank;
+      EXPECT_EQ(peak.bytes[Bucket::unsharded_parameters], listed.buckets[Bucket::unsharded_parameters]);
+      EXPECT_EQ(peak.bytes[Bucket::unsharded_gradients], listed.buckets[Bucket::unsharded_gradients]);
+      EXPECT_EQ(peak.bytes[Bucket::communication], listed.buckets[Bucket::communication]);
+      EXPECT_EQ(peak.bytes[Bucket::activations], listed.buckets[Bucket::activations]);
     }
   }
 }
@@ -151,11 +153,9 @@ TEST(MemoryCurve, OfALedgerHasItsPeakInSeries) {
         const LedgerWalk ledger = random_ledger(dice, program.ranks[static_cast<std::size_t>(rank)].size());
         const auto curve = memory_curve(program, simulation, rank, channels, &ledger);
         const BucketBytes& last = ledger.actions.empty() ? ledger.before : ledger.actions.back().after;
-        EXPECT_EQ(curve.back().bytes(), last.total()) << seed;
-        EXPECT_EQ(curve.back().activations, last[Bucket::activations] + last[Bucket::moe_routing]) << seed;
-        EXPECT_EQ(curve.back().unsharded_gradients, last[Bucket::unsharded_gradients]) << seed;
+        EXPECT_EQ(curve.back().bytes, last) << seed;
         if (channels.channel == LaneChannels::serial().channel) {
-          EXPECT_EQ(peak_of(curve).bytes(), ledger.peak_bytes()) << seed << ", rank " << rank;
+          EXPECT_EQ(peak_of(curve).bytes.total(), ledger.peak_bytes()) << seed << ", rank " << rank;
         }
       }
     }

@@ -398,8 +398,8 @@ TEST(RecomputeMemory, IsTheSameInEveryWalk) {
     const Simulation simulation = simulate(program, even_costs(program));
     std::int64_t most = 0, last = -1;
     for (const MemorySample& sample : memory_curve(program, simulation, 0)) {
-      most = std::max(most, sample.activations);
-      last = sample.activations;
+      most = std::max(most, sample.bytes[Bucket::activations]);
+      last = sample.bytes[Bucket::activations];
     }
     EXPECT_EQ(most, peak);
     EXPECT_EQ(last, 0);

@@ -48,7 +48,7 @@ Figures figures_of(const Schedule& schedule, const OrderInput& input, const Shar
     EXPECT_NEAR(rank_times(program, simulation, rank).bubble, figures.bubble, 1e-9 * busy);
     int peak = 0;
     for (const MemorySample& sample : memory_curve(program, simulation, rank)) {
-      peak = std::max(peak, static_cast<int>(sample.activations));
+      peak = std::max(peak, static_cast<int>(sample.bytes[Bucket::activations]));
     }
     figures.peaks.push_back(peak);
   }

@@ -2,9 +2,11 @@
 // has names that no markup may take for its own.
 #pragma once
 
-#include "tools/picture/picture.h"
+#include <array>
+
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/random_ledger.h"
+#include "tools/picture/picture.h"
 
 namespace weft {
 
@@ -46,6 +48,18 @@ inline SimulatedStep hostile_step(const Program& program) {
 inline Picture hostile_picture(std::string_view schedule = "zbv", int chunks = 2, int microbatches = 4) {
   const Program program = hostile_program(schedule, chunks, microbatches);
   return picture_of(program, hostile_step(program), {.title = fmt::format("{} {}", schedule, hostile)});
+}
+
+// The bytes of a sample from the bottom of its curve up, as a picture tells them apart.
+inline std::array<std::int64_t, 6> layers_of(const MemorySample& sample) {
+  const BucketBytes& bytes = sample.bytes;
+  return {bytes[Bucket::sharded_parameters] + bytes[Bucket::replicated_parameters] + bytes[Bucket::sharded_gradients] +
+              bytes[Bucket::optimizer_state],
+          bytes[Bucket::unsharded_parameters],
+          bytes[Bucket::unsharded_gradients],
+          bytes[Bucket::communication],
+          bytes[Bucket::activations] + bytes[Bucket::moe_routing],
+          bytes[Bucket::workspace]};
 }
 
 }  // namespace weft

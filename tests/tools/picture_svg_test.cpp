@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "parallel/runtime/error.h"
@@ -172,12 +173,8 @@ TEST(PictureSvg, MemoryIsAsHighAsItsBytes) {
         }
         ASSERT_EQ(steps.size(), rank.memory.size() + 1);  // the last one closes the path
         for (std::size_t i = 0; i < rank.memory.size(); ++i) {
-          std::int64_t bytes = rank.memory[i].kept;
-          if (bucket >= 1) bytes += rank.memory[i].unsharded_parameters;
-          if (bucket >= 2) bytes += rank.memory[i].unsharded_gradients;
-          if (bucket >= 3) bytes += rank.memory[i].communication;
-          if (bucket >= 4) bytes += rank.memory[i].activations;
-          if (bucket >= 5) bytes += rank.memory[i].workspace;
+          const auto layers = layers_of(rank.memory[i]);
+          const std::int64_t bytes = std::accumulate(layers.begin(), layers.begin() + bucket + 1, std::int64_t{0});
           if (measures && bytes == picture.highest_bytes()) per_byte = steps[i].second / static_cast<double>(bytes);
           if (measures) continue;
           EXPECT_NEAR(steps[i].first, origin + scale * rank.memory[i].time, 0.011);

@@ -327,7 +327,7 @@ TEST(Picture, FiguresAreThoseOfTheRanks) {
   EXPECT_EQ(picture.waits().reductions, std::max(step.times[0].reductions, step.times[1].reductions));
   std::int64_t peak = 0;
   for (const auto& curve : step.memory) {
-    for (const MemorySample& sample : curve) peak = std::max(peak, sample.bytes());
+    for (const MemorySample& sample : curve) peak = std::max(peak, sample.bytes.total());
   }
   EXPECT_EQ(picture.highest_bytes(), peak);
   EXPECT_EQ(picture.peak_bytes(), std::ranges::max(step.peak_bytes));

@@ -46,15 +46,15 @@ TEST(PictureTrace, HasAnEventForEveryBoxAndACounterForEverySample) {
     }
     ASSERT_EQ(counters[rank.rank].size(), rank.memory.size());
     for (std::size_t i = 0; i < rank.memory.size(); ++i) {
-      const MemorySample& sample = rank.memory[i];
+      const auto [held, parameters, gradients, communication, activations, workspace] = layers_of(rank.memory[i]);
       const SortedJson& counter = counters[rank.rank][i];
-      EXPECT_EQ(counter["ts"].get<double>(), 1e6 * sample.time);
-      EXPECT_EQ(counter["args"], (SortedJson{{"shards, replicas and states", sample.kept},
-                                             {"unsharded parameters", sample.unsharded_parameters},
-                                             {"unsharded gradients", sample.unsharded_gradients},
-                                             {"communication", sample.communication},
-                                             {"activations", sample.activations},
-                                             {"workspace", sample.workspace}}));
+      EXPECT_EQ(counter["ts"].get<double>(), 1e6 * rank.memory[i].time);
+      EXPECT_EQ(counter["args"], (SortedJson{{"shards, replicas and states", held},
+                                             {"unsharded parameters", parameters},
+                                             {"unsharded gradients", gradients},
+                                             {"communication", communication},
+                                             {"activations", activations},
+                                             {"workspace", workspace}}));
     }
   }
 }

@@ -200,7 +200,7 @@ void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
 }  // namespace
 
 std::int64_t PictureRank::highest_bytes() const {
-  return most(memory, &MemorySample::bytes);
+  return most(memory, [](const MemorySample& sample) { return sample.bytes.total(); });
 }
 
 std::int64_t Picture::peak_bytes() const {

@@ -128,7 +128,7 @@ class Draughtsman {
       const BucketStyle style = bucket_style(bucket);
       const int number = paint({fmt::format("m{}", bucket), style.colour, style.texture});
       const bool found = std::ranges::any_of(picture_.ranks, [&](const PictureRank& rank) {
-        return std::ranges::any_of(rank.memory, [&](const MemorySample& sample) { return sample.*style.bytes > 0; });
+        return std::ranges::any_of(rank.memory, [&](const MemorySample& sample) { return style.bytes(sample) > 0; });
       });
       if (found) entry(std::string(style.name), {number});
     }

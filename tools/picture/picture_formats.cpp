@@ -104,7 +104,7 @@ ChromeTrace chrome_trace_of(const Picture& picture) {
       ChromeCounter counter{rank.rank, "memory", sample.time, {}};
       for (int bucket = 0; bucket < curve_bucket_count; ++bucket) {
         const BucketStyle style = bucket_style(bucket);
-        counter.values.emplace_back(std::string(style.name), sample.*style.bytes);
+        counter.values.emplace_back(std::string(style.name), style.bytes(sample));
       }
       trace.counters.push_back(std::move(counter));
     }

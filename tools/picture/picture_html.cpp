@@ -24,7 +24,7 @@ static void to_json(Json& json, const LegendEntry& entry) {
 }
 static void to_json(Json& json, const MemorySample& sample) {
   json = Json::array({sample.time});
-  for (int bucket = 0; bucket < curve_bucket_count; ++bucket) json.push_back(sample.*bucket_style(bucket).bytes);
+  for (int bucket = 0; bucket < curve_bucket_count; ++bucket) json.push_back(bucket_style(bucket).bytes(sample));
 }
 static void to_json(Json& json, const DrawnRow& row) {
   json = {{"rank", row.rank}, {"name", row.name}, {"peak", row.peak}, {"memory", row.memory}};

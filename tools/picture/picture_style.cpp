@@ -100,14 +100,25 @@ Colour text_colour_on(Colour colour) {
   return 1.05 / (on + 0.05) > (on + 0.05) / 0.05 ? white : black;
 }
 
+std::int64_t BucketStyle::bytes(const MemorySample& sample) const {
+  std::int64_t sum = 0;
+  for (const Bucket bucket : buckets) sum += sample.bytes[bucket];
+  return sum;
+}
+
 BucketStyle bucket_style(int bucket) {
+  using enum Bucket;
+  static constexpr std::array held = {sharded_parameters, replicated_parameters, sharded_gradients, optimizer_state};
+  static constexpr std::array parameters = {unsharded_parameters}, gradients = {unsharded_gradients},
+                              sent = {communication}, temporary = {workspace};
+  static constexpr std::array kept = {activations, moe_routing};
   constexpr std::array<BucketStyle, curve_bucket_count> styles = {
-      BucketStyle{"shards, replicas and states", grey, Texture::plain, &MemorySample::kept},
-      BucketStyle{"unsharded parameters", bluish_green, Texture::plain, &MemorySample::unsharded_parameters},
-      BucketStyle{"unsharded gradients", orange, Texture::crossed, &MemorySample::unsharded_gradients},
-      BucketStyle{"communication", reddish_purple, Texture::upright, &MemorySample::communication},
-      BucketStyle{"activations", sky_blue, Texture::dots, &MemorySample::activations},
-      BucketStyle{"workspace", yellow, Texture::rising, &MemorySample::workspace}};
+      BucketStyle{"shards, replicas and states", grey, Texture::plain, held},
+      BucketStyle{"unsharded parameters", bluish_green, Texture::plain, parameters},
+      BucketStyle{"unsharded gradients", orange, Texture::crossed, gradients},
+      BucketStyle{"communication", reddish_purple, Texture::upright, sent},
+      BucketStyle{"activations", sky_blue, Texture::dots, kept},
+      BucketStyle{"workspace", yellow, Texture::rising, temporary}};
   return styles.at(static_cast<std::size_t>(bucket));
 }
 

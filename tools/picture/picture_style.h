@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -48,12 +49,14 @@ Colour shade_of(Colour colour, int chunk, int chunks);
 // Black or white, the one with more contrast.
 Colour text_colour_on(Colour colour);
 
-// The buckets of a memory curve, from the bottom up.
+// The layers of a memory curve, from the bottom up. Each has the bytes of the buckets that it names.
 struct BucketStyle {
   std::string_view name;
   Colour colour;
   Texture texture;
-  std::int64_t MemorySample::*bytes;
+  std::span<const Bucket> buckets;
+
+  std::int64_t bytes(const MemorySample& sample) const;
 };
 inline constexpr int curve_bucket_count = 6;
 BucketStyle bucket_style(int bucket);

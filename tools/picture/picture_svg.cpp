@@ -218,17 +218,17 @@ class SvgPainter {
     const DrawnRow& row = drawing_.rows[lane.row];
     const double ground = y + lane.height, per_byte = (lane.height - 4) / static_cast<double>(drawing_.highest_bytes);
     for (int bucket = curve_bucket_count - 1; bucket >= 0; --bucket) {
-      const auto bytes_in = bucket_style(bucket).bytes;
+      const auto bytes_in = [style = bucket_style(bucket)](const MemorySample& sample) { return style.bytes(sample); };
       std::string outline;
       for (const MemorySample& sample : row.memory) {
         std::int64_t bytes = 0;
-        for (int below = 0; below <= bucket; ++below) bytes += sample.*bucket_style(below).bytes;
+        for (int below = 0; below <= bucket; ++below) bytes += bucket_style(below).bytes(sample);
         fmt::format_to(std::back_inserter(outline), "{}{:.2f}V{:.3f}", outline.empty() ? "" : "H", x(sample.time),
                        ground - per_byte * static_cast<double>(bytes));
       }
       put("<path class=\"curve {}\" d=\"M{:.2f} {:.2f}H{}H{:.2f}V{:.2f}Z\"><title>{}: {}</title></path>\n",
           paint(drawing_.first_bucket + bucket).name, x(row.memory.front().time), ground, outline, x(drawing_.seconds),
-          ground, bucket_style(bucket).name, format_bytes(std::ranges::max(row.memory, {}, bytes_in).*bytes_in));
+          ground, bucket_style(bucket).name, format_bytes(bytes_in(std::ranges::max(row.memory, {}, bytes_in))));
     }
     put("<path class=\"ground\" d=\"M{} {:.1f}h{:.2f}\"/>\n", left_margin, ground, width_);
     put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left_margin - 6, y + 10, row.peak);

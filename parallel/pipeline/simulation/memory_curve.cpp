@@ -1,6 +1,7 @@
 #include "parallel/pipeline/simulation/memory_curve.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
@@ -8,49 +9,6 @@
 
 namespace weft {
 namespace {
-
-void add(MemorySample& sum, const MemorySample& more, std::int64_t sign) {
-  sum.unsharded_parameters += sign * more.unsharded_parameters;
-  sum.unsharded_gradients += sign * more.unsharded_gradients;
-  sum.communication += sign * more.communication;
-  sum.activations += sign * more.activations;
-  sum.kept += sign * more.kept;
-  sum.workspace += sign * more.workspace;
-}
-
-// The part of a sample that a bucket belongs to; null for a bucket that has none.
-constexpr std::int64_t MemorySample::*part_of(Bucket bucket) {
-  if (is_static(bucket)) return &MemorySample::kept;
-  switch (bucket) {
-    case Bucket::unsharded_parameters:
-      return &MemorySample::unsharded_parameters;
-    case Bucket::unsharded_gradients:
-      return &MemorySample::unsharded_gradients;
-    case Bucket::communication:
-      return &MemorySample::communication;
-    case Bucket::activations:
-    case Bucket::moe_routing:
-      return &MemorySample::activations;
-    case Bucket::workspace:
-      return &MemorySample::workspace;
-    default:
-      return nullptr;
-  }
-}
-static_assert(std::ranges::all_of(all_values<Bucket>, [](Bucket bucket) { return part_of(bucket) != nullptr; }),
-              "every bucket is a part of a memory curve");
-
-MemorySample sample_of(const BucketBytes& bytes) {
-  MemorySample sample;
-  for (const Bucket bucket : all_values<Bucket>) sample.*part_of(bucket) += bytes[bucket];
-  return sample;
-}
-
-MemorySample sample_of(double time, const LiveChange& change) {
-  MemorySample sample{.time = time};
-  sample.*part_of(change.bucket) = change.bytes;
-  return sample;
-}
 
 // The allocations and releases of one rank's list, each at its time. Changes at equal times are in the order of the
 // list. "Compute has ended" includes everything that takes turns with compute.
@@ -62,13 +20,16 @@ class TimedWalk {
 
   void run(const Action& action, std::size_t index) {
     const SimulatedAction& times = simulated_[index];
-    for (const LiveChange& change : live_.next()) changes_.push_back(sample_of(time_of(change, times), change));
+    for (const LiveChange& change : live_.next()) {
+      changes_.push_back({.time = time_of(change, times)});
+      changes_.back().bytes[change.bucket] = change.bytes;
+    }
     if (channels_.with_compute(lane_of(program_, action))) computed_ = std::max(computed_, times.end);
   }
 
   // The same action with a ledger's counts. The difference between ledger and tables along the list applies while the
   // action runs, at the maximum, and after it. Before the first action everything is difference.
-  void begin(const LedgerWalk& ledger) { first_ = differs_ = sample_of(ledger.before); }
+  void begin(const LedgerWalk& ledger) { first_ = differs_ = ledger.before; }
   void run(const Action& action, std::size_t index, const LedgerAction& ledger) {
     const std::size_t first = changes_.size();
     const SimulatedAction& times = simulated_[index];
@@ -81,30 +42,26 @@ class TimedWalk {
     own.push_back({.time = start});
     if (end > start) own.push_back({.time = end});
     merge_times(own);
-    MemorySample most;
+    BucketBytes most;
     for (const MemorySample& change : own) {
-      add(listed_, change, 1);
+      listed_ += change.bytes;
       // Inputs that the pool gives up are released before an action that waits for other ranks.
-      if (change.time <= start || (change.time < end && listed_.bytes() > most.bytes())) most = listed_;
+      if (change.time <= start || (change.time < end && listed_.total() > most.total())) most = listed_;
     }
-    MemorySample during = sample_of(ledger.most), after = sample_of(ledger.after);
-    add(during, most, -1);
-    add(after, listed_, -1);
-    differ(*std::ranges::find(own, start, &MemorySample::time), during);
+    BucketBytes during = ledger.most, after = ledger.after;
+    differ(std::ranges::find(own, start, &MemorySample::time)->bytes, during -= most);
     if (end == start) own.push_back({.time = end});
     const auto last = std::ranges::find_if(own.rbegin(), own.rend(), [end](const auto& c) { return c.time == end; });
-    differ(*last, after);
+    differ(last->bytes, after -= listed_);
     changes_.insert(changes_.end(), own.begin(), own.end());
   }
 
   std::vector<MemorySample> samples() && {
     std::ranges::stable_sort(changes_, {}, &MemorySample::time);
-    MemorySample now = first_;
-    std::vector<MemorySample> samples = {now};
+    std::vector<MemorySample> samples = {{.bytes = first_}};
     for (const MemorySample& change : changes_) {
-      now.time = change.time;
-      add(now, change, 1);
-      samples.push_back(now);
+      samples.push_back({change.time, samples.back().bytes});
+      samples.back().bytes += change.bytes;
     }
     return samples;
   }
@@ -125,10 +82,9 @@ class TimedWalk {
   }
 
   // From this change on a ledger holds `more` in addition.
-  void differ(MemorySample& change, const MemorySample& more) {
-    add(change, more, 1);
-    add(change, differs_, -1);
-    differs_ = more;
+  void differ(BucketBytes& change, const BucketBytes& more) {
+    change += more;
+    change -= std::exchange(differs_, more);
   }
 
   static void merge_times(std::vector<MemorySample>& changes) {
@@ -136,7 +92,7 @@ class TimedWalk {
     std::size_t kept = 0;
     for (std::size_t i = 1; i < changes.size(); ++i) {
       if (changes[i].time == changes[kept].time) {
-        add(changes[kept], changes[i], 1);
+        changes[kept].bytes += changes[i].bytes;
       } else {
         changes[++kept] = changes[i];
       }
@@ -150,8 +106,8 @@ class TimedWalk {
   LiveWalk live_;
   std::vector<MemorySample> changes_;  // differences, in the order of the list
   double computed_ = 0.0;              // end of the compute so far
-  MemorySample first_;                 // before the first action
-  MemorySample listed_, differs_;      // along the list: sum of the changes; ledger minus that sum
+  BucketBytes first_;                  // before the first action
+  BucketBytes listed_, differs_;       // along the list: sum of the changes; ledger minus that sum
 };
 
 }  // namespace
@@ -184,7 +140,7 @@ ByteSeconds byte_seconds(std::span<const MemorySample> curve) {
   for (std::size_t i = 1; i < curve.size(); ++i) {
     const MemorySample& from = curve[i - 1];
     const double seconds = curve[i].time - from.time;
-    for (const Bucket bucket : unit_buckets) sum[bucket] += seconds * static_cast<double>(from.*part_of(bucket));
+    for (const Bucket bucket : unit_buckets) sum[bucket] += seconds * static_cast<double>(from.bytes[bucket]);
   }
   return sum;
 }

@@ -23,16 +23,11 @@ struct LedgerWalk {
 };
 
 // Bytes on a rank from `time` on, until the next sample. Samples of one time are in the order of the list; all except
-// the last of them are instants.
+// the last of them are instants. Only a ledger has bytes that live all step (is_static), routing tables and workspace.
 struct MemorySample {
   double time = 0.0;
-  std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-  // From a ledger only: bytes that live all step (shards, replicated parameters, states), and workspace.
-  std::int64_t kept = 0, workspace = 0;
+  BucketBytes bytes = {};
 
-  std::int64_t bytes() const {
-    return unsharded_parameters + unsharded_gradients + communication + activations + kept + workspace;
-  }
   bool operator==(const MemorySample&) const = default;
 };
 // Bytes along time instead of along the list. With a ledger's walk through the list: all counts of the ledger, moved to
