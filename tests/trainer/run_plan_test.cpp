@@ -259,7 +259,6 @@ TEST(Verdict, CountsWhatPlansKeepInHostMemory) {
   for (const auto& [room, fits] : {std::pair(2 * plan.host.total(), true), {plan.host.total(), false}}) {
     config.hardware.host_memory = room;
     EXPECT_EQ(plan_run(config, hardware_of(config)).verdict.fits(), fits);
-    EXPECT_EQ(fits_on(config, hardware_of(config)), fits);
     EXPECT_EQ(least_need(config, hardware_of(config)).fits(), fits);
   }
 }

@@ -278,19 +278,14 @@ CandidateEvaluation CandidateEvaluator::simulated(SearchNode node) const {
   return step;
 }
 
-CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
-  // With `stop`, only until the memory is shown to be too small.
-  bool complete = true;
+CandidateEvaluation CandidateEvaluator::walk(SearchNode node) const {
   SearchedPlan plan = *node.plan;
   const ResolvedRun run(config_of_node(node));
-  plan.peak = fullest_peak_until(run, [&](const BucketBytes& peak) {
-    complete = !stop || judge(space_.hardware, peak).fits();
-    return !complete;
-  });
   StepPrograms programs(run);
+  plan.peak = fullest_peak(programs);
   plan.verdict = judge(space_.hardware, plan.peak, host_need(programs));
   node.bytes = std::max(node.bytes, plan.peak.total());
-  if (complete) node.known = Known::all;
+  node.known = Known::all;
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
   CandidateEvaluation step;
   const bool fits = node.plan->verdict.fits();
@@ -310,18 +305,14 @@ CandidateEvaluation CandidateEvaluator::evaluate(const SearchNode& node) const {
     case Known::bounds:
       return simulated(node);
     default:
-      return walk(node, true);
+      return walk(node);
   }
 }
 
 CandidateEvaluation CandidateEvaluator::evaluate_bytes(const SearchNode& node) const {
-  if (node.known == Known::pieces) return expand(node);
-  if (node.known == Known::mean) return deal(node);
-  if (node.known == Known::layout) return tighten(node);
-  if (node.known == Known::seconds) return walk(node, false);
-  CandidateEvaluation step = simulated(node);
-  if (step.nodes.empty()) return step;
-  return walk(std::move(step.nodes.front()), false);
+  CandidateEvaluation step = evaluate(node);
+  const bool timed = node.known == Known::bounds && !step.nodes.empty();
+  return timed ? walk(std::move(step.nodes.front())) : step;
 }
 
 }  // namespace weft

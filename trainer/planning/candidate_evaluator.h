@@ -84,7 +84,7 @@ class CandidateEvaluator {
   CandidateEvaluation deal(SearchNode node) const;
   CandidateEvaluation tighten(SearchNode node) const;
   CandidateEvaluation simulated(SearchNode node) const;
-  CandidateEvaluation walk(SearchNode node, bool stop) const;
+  CandidateEvaluation walk(SearchNode node) const;
 
   const SearchSpace& space_;
   mutable KnownPieces known_;

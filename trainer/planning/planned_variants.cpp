@@ -67,9 +67,8 @@ std::optional<Verdict> PlannedVariants::least(const Overrides& words) const {
 
 bool PlannedVariants::fits(const Overrides& words) const {
   if (const PlannedVariant* variant = known(words)) return variant->fits();
-  bool fits = false;
-  refusal_of([&] { fits = fits_on(read_(words), hardware_, routing_); });
-  return fits;
+  const std::optional<Verdict> verdict = least(words);
+  return verdict && verdict->fits();
 }
 
 PlannedVariant PlannedVariants::with(const Overrides& words, const RemedyOverrides& strength) const {

@@ -234,14 +234,6 @@ std::optional<std::int64_t> worst_need(const Config& config, const Hardware& har
   return judge(hardware, fullest_peak(resolved_for(config, hardware), Routing::worst)).needed;
 }
 
-bool fits_on(const Config& config, const Hardware& hardware, Routing routing) {
-  const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
-  StepPrograms programs(run);
-  const std::int64_t host = host_need(programs);
-  const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak, host).fits(); };
-  return fits(fullest_peak_until(run, std::not_fn(fits), routing));
-}
-
 RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {
   const ResolvedRun run = resolved_for(given, hardware);
   const Config& config = run.config();

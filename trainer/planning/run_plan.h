@@ -121,8 +121,6 @@ RunOutline outline_run(const Config& config, const Hardware& hardware, Routing r
 // Bytes of the fullest rank, with the smallest memory that the configuration's free choices allow
 // (chosen_timing.h). The verdict fits if outline_run's fits. Throws as outline_run does.
 Verdict least_need(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
-// Whether least_need fits. Stops at the first rank that does not fit.
-bool fits_on(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
 
 // Bytes of the fullest rank with what is reserved, under the worst routing. Absent if routing changes no total.
 std::optional<std::int64_t> worst_need(const Config& config, const Hardware& hardware);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <tuple>
 
@@ -103,18 +102,6 @@ std::int64_t host_need(StepPrograms& programs) {
     most = std::max(most, states + host_activation_bytes(program, pp));
   }
   return most;
-}
-
-BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
-                               Routing routing) {
-  BucketBytes fullest;
-  StepPrograms programs(run);
-  for (const RankClass& ranks : rank_classes(run.config(), run.mesh())) {
-    const BucketBytes peak = dry_peak(run.config(), run.mesh(), programs.of(ranks.at), ranks.first, routing);
-    if (peak.total() > fullest.total()) fullest = peak;
-    if (enough(fullest)) break;
-  }
-  return fullest;
 }
 
 }  // namespace weft

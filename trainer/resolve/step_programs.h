@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <type_traits>
 #include <vector>
@@ -69,8 +68,5 @@ BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even
 BucketBytes fullest_validation_peak(StepPrograms& programs, Routing routing = Routing::even);
 // Bytes that the rank with most keeps in host memory: optimizer states and activations.
 std::int64_t host_need(StepPrograms& programs);
-// Visits one class after the other until `enough` holds for the fullest peak so far.
-BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
-                               Routing routing = Routing::even);
 
 }  // namespace weft
