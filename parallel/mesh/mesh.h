@@ -46,7 +46,7 @@ struct Degrees {
     if (expert == 1 || expert_dispatch == ExpertDispatch::all_to_all) return 1;
     return expert_dispatch == ExpertDispatch::hierarchical ? expert_nodes : expert;
   }
-  bool operator==(const Degrees&) const = default;
+  auto operator<=>(const Degrees&) const = default;
 };
 
 // The sizes of the axes by name.

@@ -36,6 +36,12 @@ void mark_front(std::vector<SearchedPlan>& plans) {
   }
 }
 
+struct NeedsLess {
+  bool operator()(const SearchNode& one, const SearchNode& other) const {
+    return std::tuple(one.bytes, one.choice, one.known) < std::tuple(other.bytes, other.choice, other.known);
+  }
+};
+
 class Search {
  public:
   Search(const SearchSpace& space, const SearchOptions& options, const std::function<void(const SearchProgress&)>& told)
@@ -80,13 +86,11 @@ class Search {
   // group has a lower bound. Of meshes that differ in replicas alone, which are much alike, one comes first.
   void dive() {
     std::set<SearchNode> firsts, others, left;
-    std::set<std::tuple<int, int, int, int, int, ExpertDispatch, int, std::size_t>> known;
+    std::set<std::pair<Degrees, std::size_t>> known;
     for (const SearchNode& node : std::exchange(queue_, {})) {
-      const Degrees& mesh = space_.meshes[node.choice.mesh];
-      const bool is_first = known
-                                .insert({mesh.pipeline, mesh.context, mesh.tensor, mesh.expert, mesh.expert_tensor,
-                                         mesh.expert_dispatch, mesh.expert_nodes, node.choice.microbatch})
-                                .second;
+      Degrees alike = space_.meshes[node.choice.mesh];
+      alike.data_replicate = alike.data_shard = 1;
+      const bool is_first = known.insert({alike, node.choice.microbatch}).second;
       (is_first ? firsts : others).insert(node);
     }
     for (std::set<SearchNode>* groups : {&firsts, &others}) {
@@ -170,7 +174,7 @@ class Search {
         if (node.known == Known::all) fastest_ = std::min(fastest_, node.seconds);
       }
       queue_.insert(step.nodes.begin(), step.nodes.end());
-      too_large_.insert(too_large_.end(), step.too_large.begin(), step.too_large.end());
+      too_large_.insert(step.too_large.begin(), step.too_large.end());
     }
     if (!told_) return;
     SearchProgress progress{.counts = result_.counts, .waiting = queue_.size()};
@@ -180,29 +184,14 @@ class Search {
 
   // Among choices that do not fit, the one with least bytes: a best-first search by bytes.
   std::optional<SearchedPlan> least() {
-    std::set<std::pair<std::tuple<std::int64_t, SearchChoice, Known>, std::size_t>> order;
-    const auto put = [&](std::size_t i) {
-      order.insert({std::tuple(too_large_[i].bytes, too_large_[i].choice, too_large_[i].known), i});
-    };
-    for (std::size_t i = 0; i < too_large_.size(); ++i) put(i);
-    while (!order.empty()) {
+    while (!too_large_.empty()) {
       std::vector<SearchNode> next;
-      while (!order.empty() && next.size() < wave) {
-        const SearchNode& first = too_large_[order.begin()->second];
-        if (first.known == Known::all) {
-          if (next.empty()) return *first.plan;
-          break;
-        }
-        next.push_back(first);
-        order.erase(order.begin());
+      while (!too_large_.empty() && next.size() < wave && too_large_.begin()->known != Known::all) {
+        next.push_back(std::move(too_large_.extract(too_large_.begin()).value()));
       }
-      for (CandidateEvaluation& step : looked_at(next, &CandidateEvaluator::evaluate_bytes)) {
-        for (auto* nodes : {&step.nodes, &step.too_large}) {
-          for (SearchNode& node : *nodes) {
-            too_large_.push_back(std::move(node));
-            put(too_large_.size() - 1);
-          }
-        }
+      if (next.empty()) return *too_large_.begin()->plan;
+      for (const CandidateEvaluation& step : looked_at(next, &CandidateEvaluator::evaluate_bytes)) {
+        for (const auto* nodes : {&step.nodes, &step.too_large}) too_large_.insert(nodes->begin(), nodes->end());
       }
     }
     return std::nullopt;
@@ -214,7 +203,7 @@ class Search {
   const std::function<void(const SearchProgress&)>& told_;
   SearchResult result_;
   std::set<SearchNode> queue_;
-  std::vector<SearchNode> too_large_;
+  std::set<SearchNode, NeedsLess> too_large_;
   double fastest_ = unlimited;  // of the plans that fit
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::int64_t least_bytes_ = std::numeric_limits<std::int64_t>::max();
