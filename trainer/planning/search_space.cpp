@@ -24,17 +24,19 @@ namespace {
 
 constexpr const char* said_by = "weft plan --search: error: ";
 
-constexpr std::string_view degree_keys[] = {
-    "parallelism.pipeline", "parallelism.data_replicate", "parallelism.data_shard",   "parallelism.context",
-    "parallelism.tensor",   "parallelism.expert",         "parallelism.expert_tensor"};
 constexpr std::string_view dispatch_key = "parallelism.expert_dispatch", nodes_key = "parallelism.expert_nodes";
 constexpr std::string_view other_keys[] = {dispatch_key,      "training.microbatch_size", "pipeline.schedule",
                                            "pipeline.chunks", "shard.strategy",           "shard.residency",
                                            "shard.reduction", "training.recompute"};
 
+std::string degree_key(const NamedDegree& degree) {
+  return fmt::format("parallelism.{}", degree.name);
+}
+
 // In the order in which they are chosen.
 std::vector<std::string> search_keys() {
-  std::vector<std::string> keys(std::begin(degree_keys), std::end(degree_keys));
+  std::vector<std::string> keys;
+  for (const NamedDegree& degree : named_degrees) keys.push_back(degree_key(degree));
   keys.insert(keys.end(), std::begin(other_keys), std::end(other_keys));
   return keys;
 }
@@ -55,14 +57,6 @@ std::string axis_names() {
   std::vector<std::string> names;
   for (const std::string& key : search_keys()) names.push_back(short_name(key));
   return fmt::format("{}", fmt::join(names, ", "));
-}
-
-std::vector<int> divisors(int number) {
-  std::vector<int> all;
-  for (int divisor = 1; divisor <= number; ++divisor) {
-    if (number % divisor == 0) all.push_back(divisor);
-  }
-  return all;
 }
 
 std::vector<int> numbers_of(const std::vector<std::string>& texts) {
@@ -86,12 +80,12 @@ std::vector<std::string> values_of(const SearchAxes& axes, std::string_view key,
 
 // The divisors of `ranks` among the given values of a degree; all divisors if none are given.
 std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ranks) {
-  const auto named = axes.find(std::string(key));
-  std::vector<int> all = divisors(ranks);
-  if (named == axes.end()) return all;
-  const std::vector<int> wanted = numbers_of(named->second);
-  std::erase_if(all, [&](int degree) { return !holds(wanted, degree); });
-  return all;
+  const std::vector<int> wanted = numbers_of(values_of(axes, key, {}));
+  std::vector<int> degrees;
+  for (int degree = 1; degree <= ranks; ++degree) {
+    if (ranks % degree == 0 && (wanted.empty() || holds(wanted, degree))) degrees.push_back(degree);
+  }
+  return degrees;
 }
 
 // The mesh with the dispatches of tokens to experts that it can have. A hierarchical one goes between the nodes that an
@@ -312,7 +306,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   space.across_nodes = setting.across_nodes;
   space.words = given;
   Overrides one_rank;
-  for (const std::string_view key : degree_keys) one_rank.push_back(word(key, 1));
+  for (const NamedDegree& degree : named_degrees) one_rank.push_back(word(degree_key(degree), 1));
   Overrides first = given;
   if (setting.world) first.insert(first.end(), one_rank.begin(), one_rank.end());
   const Config written = read_undecided(file, first, [](const std::string& path) {
@@ -378,8 +372,7 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
 Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   Overrides words;
   const Degrees& d = space.meshes[choice.mesh];
-  const int degrees[] = {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor};
-  for (std::size_t i = 0; i < std::size(degrees); ++i) words.push_back(word(degree_keys[i], degrees[i]));
+  for (const NamedDegree& named : named_degrees) words.push_back(word(degree_key(named), d.*named.degree));
   if (d.expert > 1) words.push_back(word(dispatch_key, name_of(d.expert_dispatch)));
   if (d.expert_relay() > 1 && d.expert_dispatch == ExpertDispatch::hierarchical) {
     words.push_back(word(nodes_key, d.expert_nodes));
